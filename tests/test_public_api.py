@@ -147,7 +147,7 @@ def members(path: str, cls: type[Any]) -> Iterator[str]:
     bases = [base for base in cls.__mro__ if base.__module__.partition(".")[0] in ("core", "torch_hal")]
     types = {name: hint for base in reversed(bases) for name, hint in inspect.get_annotations(base).items()}
     found = {name: value for base in reversed(bases) for name, value in vars(base).items()}
-    abstract = getattr(cls, "__abstractmethods__", frozenset())
+    abstract: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
     for name in sorted({*types, *found}):
         if name.startswith("_"):
             continue

@@ -156,13 +156,11 @@ def _other_interface(row: Row, version: str) -> str:
     if any(OLDEST_INTERFACE <= interface <= INTERFACE for interface in written_for):
         return ""
     this = f"this {CORE} {version}".rstrip()
-    has = f"{this} has {INTERFACE}" + (
-        f" and supports those from {OLDEST_INTERFACE}" if OLDEST_INTERFACE < INTERFACE else ""
-    )
+    older = f" and supports those from {OLDEST_INTERFACE}" if OLDEST_INTERFACE < INTERFACE else ""
     declared = f"written for version {' and '.join(map(str, written_for))} of the plugin interface"
     assumed = "" if row.interfaces else ", because it declares none"
     outdated = CORE if written_for[-1] > INTERFACE else row.distribution
-    return f"{declared}{assumed}; {has}. Run: pip install --upgrade {outdated}"
+    return f"{declared}{assumed}; {this} has {INTERFACE}{older}. Run: pip install --upgrade {outdated}"
 
 
 def _incompatible(requires: tuple[str, ...], version: str) -> str:

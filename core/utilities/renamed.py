@@ -69,5 +69,5 @@ def _warn_of_definition(cls: type[Any], old: str, new: str) -> None:
     code = getattr(value, "__code__", None)
     file = getattr(sys.modules.get(cls.__module__), "__file__", None) or "<unknown>"
     text = f"{cls.__module__}.{cls.__qualname__} defines {old}, which is now called {new}: rename it. {_UNTIL}"
-    place = (file, 1) if code is None else (code.co_filename, code.co_firstlineno)
-    warnings.warn_explicit(text, FutureWarning, *place, module=cls.__module__)
+    file, line = (file, 1) if code is None else (code.co_filename, code.co_firstlineno)
+    warnings.warn_explicit(text, FutureWarning, file, line, module=cls.__module__)

@@ -45,7 +45,7 @@ def test_a_class_written_with_former_names_works() -> None:
             flag = True
 
             def old(self) -> str:
-                return "plugin of " + super().old()  # type: ignore[misc]
+                return f"plugin of {super().old()}"  # type: ignore[misc]
 
     assert [re.sub(".*Plugin ", "", str(one.message).partition(":")[0]) for one in found] == [
         "defines old, which is now called new",
@@ -232,6 +232,7 @@ NO_FIELD = "unexpected keyword argument 'target_arguments'"
         ("0.2 without former names", "for 1", "incompatible", UPDATE_PLUGIN),
         ("0.1", "for 2", "incompatible", UPDATE_CORE),
         ("0.2 with former names", "for 2", "installed", WORKS),
+        ("0.2 without former names", "for 2", "installed", WORKS),
         ("0.1", "for 1 and 2", "installed", WORKS),
         ("0.2 with former names", "for 1 and 2", "installed", WORKS),
         ("0.2 without former names", "for 1 and 2", "installed", WORKS),

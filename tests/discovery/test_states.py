@@ -185,7 +185,7 @@ def test_versions_of_the_interface(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a distribution was written for decides, of all its kinds, with the command that helps; nothing is imported."""
+    """What a distribution was written for decides, of all its kinds, with the command that helps."""
     entry_points = (
         f"[core.accelerators]\nacme = no_module\n[core.loggers]\nacme = no_module:Class\n[core.interface]\n{declared}"
     )
