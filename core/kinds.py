@@ -6,7 +6,14 @@ Registries, hooks, entry-point groups, listings, ``new-plugin``, requests and Pl
 
 from __future__ import annotations
 
-__all__ = ["CLASS_KINDS", "COMMAND", "COMMANDS", "KINDS", "Kind"]
+__all__ = ["CLASS_KINDS", "COMMAND", "COMMANDS", "INTERFACE", "INTERFACES", "KINDS", "OLDEST_INTERFACE", "Kind"]
+
+INTERFACE = 1
+"""The version of the interface between core and plugins: it rises by one with a release that changes the interface."""
+OLDEST_INTERFACE = 1
+"""The oldest version of it that this core supports: a plugin written for that one, or a later one, works here."""
+INTERFACES = "core.interface"
+"""The entry-point group whose keys are the versions that a distribution was written for; without any, it is 1."""
 
 
 class Kind:

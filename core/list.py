@@ -233,6 +233,8 @@ def _explanation(row: Row) -> Iterator[str]:
         yield from _wrapped(f"probed in {row.seconds:.3f} s")
     if row.requires:
         yield from _wrapped(f"requires {', '.join(row.requires)}")
+    if row.interfaces:
+        yield from _wrapped(f"written for version {' and '.join(map(str, row.interfaces))} of the plugin interface")
     for line in row.detail.rstrip().splitlines():
         yield f"    | {harmless(line, keep='')}"
 

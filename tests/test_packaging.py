@@ -17,10 +17,13 @@ from typing import NamedTuple
 
 import pytest
 
+from core.kinds import INTERFACE, INTERFACES
+
 ROOT = Path(__file__).parents[1]
 SCRIPT = Path(__file__).parent / "scripts" / "train_from_wheel.py"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+TEMPLATE = ROOT / "plugins/devkit/src/torch_hal_devkit/new_plugin/templates/common/pyproject.toml.txt"
 
 
 class Built(NamedTuple):
@@ -161,3 +164,13 @@ def test_installed_wheel_trains(python: Path, tmp_path: Path) -> None:
     places = [line.removeprefix("core lies in ") for line in output.splitlines() if line.startswith("core lies in ")]
     assert [Path(place).parent for place in places] == [Path(purelib)] * 2
     assert "2 processes, the same parameters: True" in output
+
+
+@pytest.mark.parametrize(
+    "file", [*(folder / "pyproject.toml" for folder in PLUGINS), TEMPLATE], ids=lambda f: f.parent.name
+)
+def test_plugins_say_what_interface_they_are_written_for(file: Path) -> None:
+    """Each plugin of this repository, and a generated one, declares the version of the interface that core has."""
+    text = file.read_text("utf-8").replace("$name", "acme")
+    groups = tomllib.loads(text)["project"].get("entry-points", {})
+    assert [*groups.get(INTERFACES, {})] == ([str(INTERFACE)] if groups else [])

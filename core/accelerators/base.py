@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from ..errors import BackendError, ConfigurationError, DeviceError, WrongTypeError, quoted
 from ..registration import REGISTRIES
+from ..utilities.renamed import Renaming
 from .devices import parse_devices
 from .torch_module import call_for_device, device_function
 
@@ -54,7 +55,7 @@ _CALLED_WITHOUT_SELF = {
 """The methods that may be written without ``self``, with the arguments they are called with."""
 
 
-class Accelerator(ABC):
+class Accelerator(Renaming, ABC):
     """One kind of hardware: how to find it, pick devices, set them up and ask their state.
 
     ``parse_devices``, ``get_parallel_devices``, ``auto_device_count`` and ``is_available`` can be written with
@@ -161,7 +162,7 @@ class Accelerator(ABC):
             "processes use. Leave it out, or give the indices, as in devices=[0, 1]."
         )
 
-    def import_backend(self) -> None:  # noqa: B027 - torch itself knows most types
+    def import_backend(self) -> None:  # torch itself knows most types
         """Import the package that adds this device type to torch, unless torch does so by itself.
 
         Called in every process before a device is used.
@@ -184,7 +185,7 @@ class Accelerator(ABC):
         elif index > 0:
             raise self._missing(device, "set_device", "setup_device")
 
-    def teardown(self) -> None:  # noqa: B027 - most hold nothing
+    def teardown(self) -> None:  # most hold nothing
         """Release the resources that this accelerator holds in this process."""
 
     def synchronize(self, device: torch.device) -> None:

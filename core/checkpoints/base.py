@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ConfigurationError, WrongTypeError
+from ..utilities.renamed import Renaming
 from .locations import remove_committed
 
 __all__ = ["CheckpointIO", "check_arguments"]
 
 
-class CheckpointIO(ABC):
+class CheckpointIO(Renaming, ABC):
     """How a checkpoint's bytes are written, read and removed.
 
     A Strategy determines the state; a CheckpointIO only stores it. ``path`` names one checkpoint: a directory for
@@ -72,7 +73,7 @@ class CheckpointIO(ABC):
         """
         remove_committed(path)
 
-    def wait(self) -> None:  # noqa: B027  an optional hook
+    def wait(self) -> None:  # an optional hook
         """Wait until all writes that :meth:`save_checkpoint` began are committed, for an IO that writes in a thread.
 
         :meth:`load_checkpoint` of such an IO waits, too. Its :meth:`remove_checkpoint` may return before, and removes
@@ -82,7 +83,7 @@ class CheckpointIO(ABC):
             CheckpointError: One of them could not be written.
         """
 
-    def check(self) -> None:  # noqa: B027  an optional hook
+    def check(self) -> None:  # an optional hook
         """Raise the error of a write in a thread that has failed; called before each training step, so it is quick.
 
         Raises:
@@ -96,14 +97,14 @@ class CheckpointIO(ABC):
         """
         function()
 
-    def connect(self, preferred: str) -> None:  # noqa: B027  an optional hook
+    def connect(self, preferred: str) -> None:  # an optional hook
         """Called once, before all other methods, if a strategy uses this object.
 
         Args:
             preferred: The name of the CheckpointIO whose format suits the strategy, such as ``"sharded"``.
         """
 
-    def check_checkpoint(  # noqa: B027  an optional hook
+    def check_checkpoint(  # an optional hook
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
         """Raise what :meth:`save_checkpoint` would raise because of its arguments, without writing."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..kinds import CLASS_KINDS, COMMAND, COMMANDS, KINDS
+from ..kinds import CLASS_KINDS, COMMAND, COMMANDS, INTERFACES, KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ CORE = "torch-hal"
 
 _KIND_OF_GROUP = {kind.group: kind.name for kind in (*KINDS.values(), *CLASS_KINDS.values())} | {COMMANDS: COMMAND}
 _ORDER_OF_KIND = {name: position for position, name in enumerate(_KIND_OF_GROUP.values())}
+_GROUPS = _KIND_OF_GROUP | {INTERFACES: INTERFACES}
 _NEEDS = {COMMAND: "package.module:function", **dict.fromkeys(CLASS_KINDS, "package.module:Class")}
 """What an entry point names; that of another kind names a module."""
 _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0)
@@ -38,6 +39,7 @@ class Row:
         "detail",
         "devices",
         "distribution",
+        "interfaces",
         "is_core",
         "kind",
         "location",
@@ -59,6 +61,7 @@ class Row:
         version: str = "",
         module: str = "",
         requires: tuple[str, ...] = (),
+        interfaces: tuple[int, ...] = (),
         location: str = "",
         state: str = "installed",
         reason: str = "",
@@ -77,6 +80,8 @@ class Row:
         """The entry point's value: the module that implements the hooks, or ``module:Class``."""
         self.requires = requires
         """The distribution's requirements on ``torch-hal``, as it declares them."""
+        self.interfaces = interfaces
+        """The versions of the interface that the distribution says it was written for, in ascending order."""
         self.location = location
         """The folder of its metadata."""
         self.state = state
@@ -326,8 +331,12 @@ def _declared(name: str, location: str, data: bytes, read: Callable[[str], bytes
     distribution, version, requires, unreadable = _headers(read("METADATA") or read("PKG-INFO"))
     if distribution and normalized(distribution) != name:
         distribution, unreadable = name, unreadable or f"its METADATA says that it is {distribution!r}"
+    interfaces = tuple(sorted(int(key) for kind, key, _, malformed in entries if kind == INTERFACES and not malformed))
+    problem = problem or next((malformed for kind, *_, malformed in entries if kind == INTERFACES and malformed), "")
     rows: dict[tuple[str, str], Row] = {}
     for kind, key, module, malformed in entries:
+        if kind == INTERFACES:
+            continue
         reason = malformed or problem or unreadable
         if (kind, key) in rows:
             rows[kind, key].state, rows[kind, key].reason = "failed", f"entry_points.txt declares {key!r} twice"
@@ -339,6 +348,7 @@ def _declared(name: str, location: str, data: bytes, read: Callable[[str], bytes
             version=version,
             module=module,
             requires=requires,
+            interfaces=interfaces,
             location=location,
             state="failed" if reason else "installed",
             reason=reason,
@@ -361,12 +371,17 @@ def _entries(text: str) -> list[tuple[str, str, str, str]]:
         if not line or line.startswith("#"):
             continue
         if line.startswith("[") and line.endswith("]"):
-            kind = _KIND_OF_GROUP.get(line.strip("[]"))
+            kind = _GROUPS.get(line.strip("[]"))
         elif kind is not None:
             key, equals, value = map(str.strip, line.partition("="))
             module, colon, path = value.partition(":")
             parts = [*module.split("."), *path.split(".")] if kind in _NEEDS else value.split(".")
             problem = ""
+            if kind == INTERFACES:
+                if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key)):
+                    problem = f"entry_points.txt declares the interface {key!r}. Valid: 1 = <package>"
+                entries.append((kind, key, value, problem))
+                continue
             if not equals:
                 problem = f"has the line {line!r}"
             elif not key or not key.isprintable():

@@ -16,7 +16,7 @@ core's own are always allowed.
 from __future__ import annotations
 
 from ..errors import ConfigurationError, nearest
-from ..kinds import CLASS_KINDS, COMMAND
+from ..kinds import CLASS_KINDS, COMMAND, INTERFACE, OLDEST_INTERFACE
 from ..utilities.environment_variables import check_variables
 from .scan import CORE, Damage, Row, normalized, scan
 from .versions import unmet
@@ -143,11 +143,24 @@ def _decides_against(entry: _Entry, row: Row, rows: list[Row]) -> bool:
 def _compare(rows: list[Row], version: str) -> None:
     reasons: dict[tuple[str, ...], str] = {}
     for row in rows:
-        if row.state == "installed" and row.requires:
+        if row.state == "installed":
             if row.requires not in reasons:
-                reasons[row.requires] = _incompatible(row.requires, version)
-            if reasons[row.requires]:
-                row.state, row.reason = "incompatible", reasons[row.requires]
+                reasons[row.requires] = _incompatible(row.requires, version) if row.requires else ""
+            if reason := reasons[row.requires] or _other_interface(row, version):
+                row.state, row.reason = "incompatible", reason
+
+
+def _other_interface(row: Row, version: str) -> str:
+    """Why a plugin that was written for these versions of the interface does not work with this core, and what does."""
+    written_for = row.interfaces or (1,)
+    if any(OLDEST_INTERFACE <= interface <= INTERFACE for interface in written_for):
+        return ""
+    this = f"this {CORE} {version}".rstrip()
+    older = f" and supports those from {OLDEST_INTERFACE}" if OLDEST_INTERFACE < INTERFACE else ""
+    declared = f"written for version {' and '.join(map(str, written_for))} of the plugin interface"
+    assumed = "" if row.interfaces else ", because it declares none"
+    outdated = CORE if written_for[-1] > INTERFACE else row.distribution
+    return f"{declared}{assumed}; {this} has {INTERFACE}{older}. Run: pip install --upgrade {outdated}"
 
 
 def _incompatible(requires: tuple[str, ...], version: str) -> str:

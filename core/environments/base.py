@@ -7,10 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from ..utilities.renamed import Renaming
+
 __all__ = ["ClusterEnvironment"]
 
 
-class ClusterEnvironment(ABC):
+class ClusterEnvironment(Renaming, ABC):
     """Tells a process its ranks and the world size, from the environment variables that the cluster has set.
 
     Args:
@@ -161,5 +163,5 @@ class ClusterEnvironment(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} starts no processes")
 
-    def teardown(self) -> None:  # noqa: B027 - most have nothing to undo
+    def teardown(self) -> None:  # most have nothing to undo
         """Undo what this environment has set up."""

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import ConfigurationError
+from ..utilities.renamed import Renaming
 from .clipping import clip_gradients
 from .loss import check_loss
 
 __all__ = ["Precision", "check_applied"]
 
 
-class Precision:
+class Precision(Renaming):
     """A dtype policy.
 
     The attributes declare the policy. A Strategy whose engine does mixed precision itself reads only them. The hooks

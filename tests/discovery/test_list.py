@@ -111,6 +111,7 @@ def test_json(site: Path) -> None:
         "detail": "",
         "devices": None,
         "distribution": "torch-hal-acme",
+        "interfaces": [],
         "kind": "accelerator",
         "location": str(site / "torch_hal_acme-1.2.dist-info"),
         "module": "torch_hal_acme.plugin",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from installing import files_of, lay_down
 
+from core.discovery import selection
+from core.discovery.registry import Registry
 from core.discovery.selection import Survey, survey
-from core.errors import ConfigurationError
+from core.errors import BackendError, ConfigurationError
 
 PLUGINS = {
     "torch-hal-acme": "[core.accelerators]\nacme = acme\n[core.strategies]\nacme_ring = acme\n",
@@ -132,6 +135,71 @@ def test_compatibility(
     (row,) = (row for row in survey({}).rows if row.name == "acme")
     assert row.state == state
     assert reason in row.reason
+
+
+@pytest.mark.parametrize(
+    ("declared", "supported", "state", "reason"),
+    [
+        ("", (1, 1), "installed", ""),
+        ("1 = acme", (1, 1), "installed", ""),
+        (
+            "2 = acme",
+            (1, 1),
+            "incompatible",
+            "written for version 2 of the plugin interface; this torch-hal VERSION has 1."
+            " Run: pip install --upgrade torch-hal",
+        ),
+        ("1 = acme", (1, 2), "installed", ""),
+        (
+            "1 = acme",
+            (2, 3),
+            "incompatible",
+            "written for version 1 of the plugin interface; this torch-hal VERSION has 3"
+            " and supports those from 2. Run: pip install --upgrade torch-hal-acme",
+        ),
+        (
+            "",
+            (2, 2),
+            "incompatible",
+            "written for version 1 of the plugin interface, because it declares none; this "
+            "torch-hal VERSION has 2. Run: pip install --upgrade torch-hal-acme",
+        ),
+        ("1 = acme\n2 = acme", (1, 1), "installed", ""),
+        ("10 = acme\n9 = acme", (10, 10), "installed", ""),
+        (
+            "2 = acme\n3 = acme",
+            (1, 1),
+            "incompatible",
+            "written for version 2 and 3 of the plugin interface; this "
+            "torch-hal VERSION has 1. Run: pip install --upgrade torch-hal",
+        ),
+        ("0.1 = acme", (1, 1), "failed", "entry_points.txt declares the interface '0.1'. Valid: 1 = <package>"),
+        ("0 = acme", (1, 1), "failed", "entry_points.txt declares the interface '0'. Valid: 1 = <package>"),
+    ],
+)
+def test_versions_of_the_interface(
+    declared: str,
+    supported: tuple[int, int],
+    state: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a distribution was written for decides, of all its kinds, with the command that helps."""
+    entry_points = (
+        f"[core.accelerators]\nacme = no_module\n[core.loggers]\nacme = no_module:Class\n[core.interface]\n{declared}"
+    )
+    lay_down(tmp_path, files_of("torch-hal-acme", "1.0", entry_points))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(selection, "OLDEST_INTERFACE", supported[0])
+    monkeypatch.setattr(selection, "INTERFACE", supported[1])
+    found = survey({})
+    rows = [row for row in (*found.rows, *found.classes) if row.name == "acme"]
+    assert [row.kind for row in rows] == ["accelerator", "logger"]
+    assert {(row.state, row.reason) for row in rows} == {(state, reason.replace("VERSION", found.version))}
+    if state == "incompatible":
+        with pytest.raises(BackendError, match=re.escape(rows[0].reason)):
+            Registry.read({}).find("accelerator", "acme")
 
 
 def test_incompatible_claimant_makes_no_conflict(installed: Path) -> None:

@@ -118,7 +118,10 @@ def test_install_by_name(python: str, torch: str, index: str, dists: Path, tmp_p
     assert {f"torch-hal-{name} {PLUGINS[name]['version']}" for name in (*extras, *ENGINES)} <= {*said}
     assert any(line.startswith(f"torch {torch}") for line in said)
     listed = run([fresh / "torch-hal", "list", "--strict"], tmp_path)
-    groups = {name: {*PLUGINS[name].get("entry-points", {})} - {"core.commands"} for name in (*extras, *ENGINES)}
+    groups = {
+        name: {*PLUGINS[name].get("entry-points", {})} - {"core.commands", "core.interface"}
+        for name in (*extras, *ENGINES)
+    }
     provides = [name for name in groups if groups[name]]
     assert all(f"torch-hal-{name} " in listed for name in provides)
     assert len(provides) >= 8

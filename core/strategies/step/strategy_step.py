@@ -12,13 +12,14 @@ from torch.optim import Optimizer
 
 from ...errors import ConfigurationError, quoted
 from ...precisions.base import Precision
+from ...utilities.renamed import Renaming
 from .manual_gradients import ManualGradients
 from .training_step import TrainingStep, TrainingStepOptions, compose_training_step, tensor_backward
 
 __all__ = ["StepMethods"]
 
 
-class StepMethods:
+class StepMethods(Renaming):
     """Backward, clipping and the optimizer's step of a :class:`core.Strategy`, bound once before the loop."""
 
     name: str
