@@ -87,5 +87,8 @@ def same(found: Any, expected: Any, place: str = "") -> str:
 
 
 def _bits(given: Tensor) -> list[int]:
-    flat: list[int] = given.detach().cpu().resolve_conj().contiguous().flatten().view(torch.uint8).tolist()
+    whole = (
+        given.detach().cpu().resolve_conj().clone(memory_format=torch.contiguous_format)
+    )  # strides of one element, too
+    flat: list[int] = whole.flatten().view(torch.uint8).tolist()
     return flat
