@@ -200,7 +200,10 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             rank="OMPI_COMM_WORLD_RANK",
             size="OMPI_COMM_WORLD_SIZE",
             min_processes=2,
-            variables=("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_RANK", "PMIX_NAMESPACE"),
+            variables=(
+                *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_NODE_RANK"),
+                *("PMIX_RANK", "PMIX_NAMESPACE"),
+            ),
         ),
         ClusterEnvironmentSpec(
             name="slurm",

@@ -27,7 +27,7 @@ class SplitsViews(TorchCheckpointIO):
     """Of views of one memory, each gets its own; a tensor that is there twice stays one."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Target, storage_options: Any = None) -> None:
-        seen: dict[int, Any] = {}
+        seen: dict[int, torch.Tensor] = {}
 
         def own(tensor: torch.Tensor) -> torch.Tensor:
             is_part = tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()

@@ -114,7 +114,7 @@ def _open_mpi(rank: int, processes: int = PROCESSES, nodes: int = NODES) -> Vari
         "OMPI_COMM_WORLD_SIZE": str(nodes * processes),
         "OMPI_COMM_WORLD_LOCAL_RANK": str(rank % processes),
         "OMPI_COMM_WORLD_LOCAL_SIZE": str(processes),
-        "OMPI_COMM_WORLD_NODE_RANK": str(rank // processes),
+        "OMPI_COMM_WORLD_NODE_RANK": str(rank % processes),
         "OMPI_MCA_ess_base_jobid": "4711",
         "MASTER_ADDR": _ADDRESSES[nodes],
         "MASTER_PORT": "29511",

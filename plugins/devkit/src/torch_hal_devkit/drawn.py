@@ -87,8 +87,6 @@ def same(found: Any, expected: Any, place: str = "") -> str:
 
 
 def _bits(given: Tensor) -> list[int]:
-    whole = (
-        given.detach().cpu().resolve_conj().clone(memory_format=torch.contiguous_format)
-    )  # strides of one element, too
-    flat: list[int] = whole.flatten().view(torch.uint8).tolist()
+    plain = given.detach().cpu().resolve_conj().clone(memory_format=torch.contiguous_format)
+    flat: list[int] = plain.flatten().view(torch.uint8).tolist()
     return flat

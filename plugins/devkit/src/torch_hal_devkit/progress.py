@@ -11,6 +11,8 @@ __all__ = ["Progress"]
 
 _EVERY = 5.0
 """Seconds between two lines."""
+_ENOUGH = 0.1
+"""The part that must be done before the rest can be estimated: workers of pytest-xdist take seconds to start."""
 _PLAIN, _KILLS, _RUN = 0.25, 12.0, 60.0
 """Seconds of a test, of one that kills processes again and again, and of the first one that reads a run's observations:
 what a run on two processes takes."""
@@ -56,10 +58,11 @@ class Progress:
         return _RUN / (1 if size == "multi_device" else 2)
 
     def _write(self, seconds: float) -> None:
-        rest = sum(self._weights.values()) - self._done
-        left = rest * seconds / self._done if self._done else 0.0
+        total = sum(self._weights.values())
+        is_known = self._done >= _ENOUGH * total > 0.0
+        left = f", about {max(total - self._done, 0.0) * seconds / self._done:.0f} s left" if is_known else ""
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
             of = f" of {len(self._weights)}" if self._weights else ""
             terminal.ensure_newline()
-            terminal.write_line(f"{self._count}{of} tests in {seconds:.0f} s, about {max(left, 0):.0f} s left")
+            terminal.write_line(f"{self._count}{of} tests in {seconds:.0f} s{left}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, ClassVar
@@ -15,7 +17,7 @@ from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.marks import UNSUPPORTED, Needs, facts, not_run, skip_by_declaration
 from torch_hal_devkit.watch import watched
 
-__all__ = ["CHANGED", "Suite", "check_watch", "reference"]
+__all__ = ["CHANGED", "Suite", "check_watch", "copied", "reference"]
 
 CHANGED = pytest.StashKey[list[str]]()
 """On a test: what calls of the backend have changed, and may not."""
@@ -97,6 +99,11 @@ class Suite:
             _check_declaration(request, needs, known)
         if needs.tier in _LEAST:
             _check_devices(request, _LEAST[needs.tier], known)
+
+
+def copied(given: Any, how: str) -> Any:
+    """A copy of an object, ``"pickled"`` as for a process that is started, or ``"copied"`` deeply."""
+    return pickle.loads(pickle.dumps(given)) if how == "pickled" else copy.deepcopy(given)
 
 
 def check_watch(item: pytest.Item) -> None:

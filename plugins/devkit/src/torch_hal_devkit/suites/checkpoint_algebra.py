@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import os
-import pickle
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +19,7 @@ from torch_hal_devkit import drawn
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.marks import skip_by_declaration, tier
 from torch_hal_devkit.process_state import changes, draw, recorded, unusual
+from torch_hal_devkit.suites.base import copied
 
 __all__ = ["CheckpointAlgebraTests"]
 
@@ -197,7 +196,7 @@ class CheckpointAlgebraTests:
         """A pickled or deeply copied instance, as a started process gets one, reads what the first one wrote."""
         io.save_checkpoint({"a": 1}, path)
         io.teardown()
-        other: Any = pickle.loads(pickle.dumps(io)) if how == "pickled" else copy.deepcopy(io)
+        other: Any = copied(io, how)
         names = [getattr(one, "name", None) for one in (other, io)]
         assert names[0] == names[1], f"a {how} instance has the name {names[0]!r}. Expected: {names[1]!r}"
         assert other.load_checkpoint(path) == {"a": 1}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from random import Random
@@ -20,7 +18,7 @@ from torch_hal_devkit.drawn import SEEDS
 from torch_hal_devkit.fresh import ask
 from torch_hal_devkit.marks import skip_by_declaration, tier
 from torch_hal_devkit.process_state import changes, draw, recorded, unusual
-from torch_hal_devkit.suites.base import reference
+from torch_hal_devkit.suites.base import copied, reference
 
 __all__ = ["ClusterAlgebraTests"]
 
@@ -182,10 +180,9 @@ class ClusterAlgebraTests:
         """A pickled or deeply copied instance has the same numbers, whatever the variables of its process are."""
         environment = connected(backend, cluster.variables[-1], cluster)
         expected = {**describe(environment), "name": environment.name}
-        data = pickle.dumps(environment)
         for name in cluster.variables[-1]:
             monkeypatch.setenv(name, "77")
-        other = pickle.loads(data) if how == "pickled" else copy.deepcopy(environment)
+        other = copied(environment, how)
         found = {**describe(other), "name": other.name}
         assert found == expected, f"a {how} instance reports {found}. Expected: {expected}"
 

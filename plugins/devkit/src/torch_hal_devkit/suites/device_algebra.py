@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import threading
 from random import Random
 from typing import Any
@@ -17,6 +16,7 @@ from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.drawn import SEEDS
 from torch_hal_devkit.marks import skip_by_declaration, tier
 from torch_hal_devkit.process_state import changes, recorded, unusual
+from torch_hal_devkit.suites.base import copied
 
 __all__ = ["DeviceAlgebraTests"]
 
@@ -45,7 +45,7 @@ class DeviceAlgebraTests:
         """A pickled or deeply copied instance, as a started process gets one, is the same accelerator."""
         made = backend.create()
         before = _facts(made)
-        other: Any = pickle.loads(pickle.dumps(made)) if how == "pickled" else copy.deepcopy(made)
+        other: Any = copied(made, how)
         other.teardown()
         assert type(other) is type(made), f"a {how} instance is a {type(other).__name__}"
         assert _facts(other) == before, f"a {how} instance has {_facts(other)}. Expected: {before}"
@@ -173,10 +173,11 @@ class DeviceAlgebraTests:
 
     @tier("T2", needs=("eager",))
     def test_values_stay_through_its_life(self, backend: BackendUnderTest, device: torch.device) -> None:
-        """Emptying the cache, waiting, setting up again and another's ``teardown`` leave tensors as they are."""
+        """Emptying the cache, waiting, setting up and ``teardown`` leave tensors and the device's generator."""
         accelerator, other = backend.create(), backend.create()
         kept = torch.arange(1000.0, device=device)
         expected = kept.cpu().tolist()
+        has_state = "rng_state" not in accelerator.unsupported
         for call in (
             lambda: accelerator.setup_device(device),
             lambda: accelerator.empty_cache(device),
@@ -187,8 +188,13 @@ class DeviceAlgebraTests:
             accelerator.teardown,
             lambda: accelerator.setup_device(device),
         ):
+            torch.rand(3, device=device)
+            before = accelerator.get_rng_state(device) if has_state else None
             call()
             assert kept.cpu().tolist() == expected, "a tensor on the device changes by calls of its accelerator"
+            if before is not None:
+                is_same = torch.equal(accelerator.get_rng_state(device), before)
+                assert is_same, f"the generator of {device} changes by calls of its accelerator. Expected: no change"
         assert float((kept * 2).sum()) == 999000.0, "after teardown() and setup_device() the device computes otherwise"
         accelerator.teardown()
 
@@ -198,7 +204,7 @@ class DeviceAlgebraTests:
         """A pickled or deeply copied instance does on a device what the first one does."""
         made = backend.create()
         expected = _life(made, device)
-        other: Any = pickle.loads(pickle.dumps(made)) if how == "pickled" else copy.deepcopy(made)
+        other: Any = copied(made, how)
         try:
             found = _life(other, device)
         except Exception as error:
@@ -267,11 +273,11 @@ class DeviceAlgebraTests:
             state = order.choice(instances).get_rng_state(device)
             drawn = _DRAWS[kind](device).cpu().tolist()
             kept.append((state, state.clone(), kind, drawn))
-        for state, copied, kind, drawn in order.sample(kept, len(kept)) + order.sample(kept, 2):
+        for state, before, kind, drawn in order.sample(kept, len(kept)) + order.sample(kept, 2):
             order.choice(instances).set_rng_state(state, device)
-            assert torch.equal(state, copied), "set_rng_state() changes the state that it is given"
+            assert torch.equal(state, before), "set_rng_state() changes the state that it is given"
             back = order.choice(instances).get_rng_state(device)
-            assert torch.equal(back, copied), "get_rng_state() after set_rng_state() returned another state"
+            assert torch.equal(back, before), "get_rng_state() after set_rng_state() returned another state"
             found = _DRAWS[kind](device).cpu().tolist()
             assert found == drawn, f"after set_rng_state(), {device} draws {kind}: {found[:3]}. Expected: {drawn[:3]}"
             if order.random() < 0.3:

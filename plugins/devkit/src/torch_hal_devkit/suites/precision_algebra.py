@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +22,7 @@ from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.marks import skip_by_declaration, tier
 from torch_hal_devkit.precision_problem import EXACT, Known, TwoGroups, exactness
 from torch_hal_devkit.process_state import changes, draw, recorded, unusual
+from torch_hal_devkit.suites.base import copied
 
 __all__ = ["PrecisionAlgebraTests"]
 
@@ -382,7 +382,7 @@ class PrecisionAlgebraTests:
     def test_a_copy_of_it_works(self, backend: BackendUnderTest, runtime: Runtime, how: str) -> None:
         """A pickled or deeply copied instance, as a started process gets one, declares and converts the same."""
         made = backend.create()
-        other: Any = pickle.loads(pickle.dumps(made)) if how == "pickled" else copy.deepcopy(made)
+        other: Any = copied(made, how)
         fields = [f"{what}_dtype" for what in ("param", "compute", "reduce", "buffer", "output", "state")]
         fields += ["name", "scales_loss", "rounding", "keep_float32"]
         found, expected = ({name: getattr(one, name) for name in fields} for one in (other, made))
