@@ -116,7 +116,7 @@ class Accelerator(ABC):
 
     @abstractmethod
     def is_available(self) -> bool:
-        """Return whether the hardware can be used on this machine now. Never raises."""
+        """Return whether the hardware can be used on this machine now. Never raises, in any thread."""
 
     @abstractmethod
     def auto_device_count(self) -> int:

@@ -58,9 +58,6 @@ _OF_A_RUN = ("random state", _VARIABLES, "exception hooks", *OF_A_LIFE)
 _references: dict[str, weakref.ref[Any]] = {}
 """The module and the optimizer of the run ``scheduled``."""
 
-EMPTY = (None, False, 0, "", [], {}, ())
-"""Objects that are false."""
-
 OBJECTS = range(len(drawn.SEEDS) + 2)
 """The seeds of :func:`drawn_object`."""
 
@@ -122,7 +119,7 @@ def drawn_object(seed: int, rank: int) -> Any:
         case 2:
             return -rank
         case 6 | 7:
-            return EMPTY[(rank + seed % 2) % len(EMPTY)]
+            return drawn.EMPTY[(rank + seed % 2) % len(drawn.EMPTY)]
         case _:
             return drawn.value(Random(1000 * seed + rank))
 

@@ -15,7 +15,6 @@ from torch_hal.errors import DeviceError
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.drawn import SEEDS
 from torch_hal_devkit.marks import skip_by_declaration, tier
-from torch_hal_devkit.process_state import changes, recorded, unusual
 from torch_hal_devkit.suites.base import copied
 
 __all__ = ["DeviceAlgebraTests"]
@@ -212,16 +211,6 @@ class DeviceAlgebraTests:
         assert found == expected, f"a {how} instance gives {found}. Expected: {expected}"
 
     @tier("T2", needs=("eager",))
-    def test_an_unusual_process_is_kept(self, backend: BackendUnderTest, device: torch.device) -> None:
-        """A life with a device, from ``setup_device`` to ``teardown``, keeps whatever the process has set."""
-        _life(backend.create(), device)  # what torch and drivers do once for each process
-        with unusual():
-            before = recorded()
-            _life(backend.create(), device)
-            changed = changes(before, recorded())
-        assert not changed, f"a process with unusual settings is changed: {changed}. Expected: no change"
-
-    @tier("T2", needs=("eager",))
     def test_bytes_are_bytes(self, accelerator: Any, device: torch.device) -> None:
         """Of the statistics whose names end with ``_bytes``, one grows by the bytes of a tensor that is created."""
 
@@ -307,7 +296,7 @@ def _life(accelerator: Any, device: torch.device) -> dict[str, Any]:
     accelerator.synchronize(device)
     accelerator.empty_cache(device)
     stats = sorted(accelerator.get_device_stats(device))
-    told = accelerator.autocast_device_type(device), accelerator.fork_unsafe_reason(device)
+    told = accelerator.autocast_device_type(device), accelerator.inexact_resume_reason(device)
     accelerator.teardown()
     return {"value": value, "statistics": stats, "told": told}
 
