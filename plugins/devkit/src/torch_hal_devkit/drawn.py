@@ -12,7 +12,7 @@ __all__ = ["EMPTY", "SEEDS", "checkpoint", "same", "tensor", "value"]
 
 SEEDS = range(6)
 
-EMPTY = (None, False, 0, "", [], {}, ())
+EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {}, ())
 """Objects that are false."""
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.bool, torch.complex64)
