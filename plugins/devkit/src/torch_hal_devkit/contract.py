@@ -204,7 +204,7 @@ _STRATEGY = {
     "unscale_gradients": _of(values="clipping_equals_torch training_in"),
     "clip_gradients": _of(
         values="clipping_equals_torch the_norm_of_gradients",
-        arguments="all_parameters_are_clipped",
+        arguments="clipping_equals_torch",
         errors="clipping_equals_torch",
     ),
     "check_clip_algorithm": _of(errors="clipping_equals_torch"),

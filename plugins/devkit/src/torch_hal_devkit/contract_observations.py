@@ -24,7 +24,6 @@ from torch_hal_devkit.worker import Journal
 
 __all__ = [
     "CONTRACTS",
-    "LIMIT",
     "MILLION",
     "OBJECTS",
     "Late",
@@ -41,7 +40,7 @@ __all__ = [
     "watching",
 ]
 
-CONTRACTS = ("scheduled", "added group", "nested without sync", "batch norm", "one of two", "clipped")
+CONTRACTS = ("scheduled", "added group", "nested without sync", "batch norm", "one of two")
 """What :func:`observe_contract` observes, each in its own run."""
 
 MILLION = 10**6
@@ -60,9 +59,6 @@ _references: dict[str, weakref.ref[Any]] = {}
 
 OBJECTS = range(len(drawn.SEEDS) + 2)
 """The seeds of :func:`drawn_object`."""
-
-LIMIT = 1e-3
-"""To which gradients are clipped, less than any norm of the problem's."""
 
 StateOf = Callable[[Any, nn.Module], Mapping[str, Any]]
 
@@ -196,8 +192,6 @@ def observe_contract(runtime: Runtime, journal: Journal, name: str, maker: str, 
             journal.observe(name, _nested, runtime, maker)
         case "one of two" if not runtime.strategy.inference_is_collective:
             journal.observe(name, _one_of_two, runtime, maker)
-        case "clipped":
-            journal.observe(name, _clipped, runtime, maker)
 
 
 def _scheduled(runtime: Runtime, maker: str, state_of: StateOf) -> Mapping[str, Any]:
@@ -365,20 +359,3 @@ def _one_of_two(runtime: Runtime, maker: str) -> dict[str, Any]:
             runtime.backward(problem.loss_of(net(inputs), targets))
     found = [gradients_of(runtime.unwrap_model(net)) for net in (first, second)]
     return {"within": found[0], "without": found[1], "alone": gradients_of(alone)}
-
-
-def _clipped(runtime: Runtime, maker: str) -> dict[str, list[float]]:
-    """By algorithm, gradients that the strategy has clipped, given an iterable that can be read once."""
-    strategy, found = runtime.strategy, {}
-    if strategy.inference_is_collective:
-        return {}
-    inputs, targets = (tensor.to(runtime.device) for tensor in part(runtime))
-    net = problem.network()
-    prepared, optimizer = runtime.prepare(net, problem.optimizer_of(net, maker))
-    own = runtime.unwrap_model(prepared)
-    for algorithm in strategy.clip_algorithms:
-        runtime.backward(problem.loss_of(prepared(inputs), targets))
-        strategy.clip_gradients((weight for weight in prepared.parameters()), LIMIT, algorithm)
-        found[algorithm] = gradients_of(own)
-        optimizer.zero_grad()
-    return found
