@@ -83,7 +83,7 @@ _NOTICED: Mapping[str, tuple[str, str]] = {
     "NoSyncOfLastModule": ("test_no_sync_is_of_one_module[multi_device]", "of the one within no_sync"),
     "KeepsLearningRate": ("test_resuming_is_exact[one_device]", "rank 0 resumes with losses"),
     "ClipsAllButFirst": ("test_clipping_equals_torch[multi_device-fit-norm]", "clipping by norm"),
-    "LeavesRanks": ("test_unusual_settings_are_kept[multi_device]", "environment variables.*MASTER_ADDR"),
+    "LeavesRanks": ("test_the_process_is_as_it_was[one_device-after teardown]", "environment variables.*MASTER_ADDR"),
     "ForgetsTimeout": ("test_arguments_of_its_base_arrive", "timeout=.*Expected: the argument arrives"),
     "DividesByNodes": ("test_clusters_of_other_shapes", "ranks must be consecutive|machine. "),
     "SharesRank": ("test_instances_are_independent", ""),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_hal import Runtime
+from torch_hal.environments.variables import LAUNCHED
 from torch_hal.strategies import REDUCTIONS
 from torch_hal_devkit import distributed_problem as problem
 from torch_hal_devkit import drawn
@@ -79,8 +80,9 @@ def left_behind(beginning: Mapping[str, Any]) -> dict[str, str]:
     now = recorded()
     for state in (beginning, now):
         state["settings of torch"].pop("default generator", None)  # the kit seeds it
-    found = changes(beginning, now)
-    return {aspect: text for aspect, text in found.items() if aspect not in _OF_A_RUN}
+    is_launched = LAUNCHED in now[_VARIABLES]  # its ranks are those of later runs, too
+    left_out = {*_OF_A_RUN} if is_launched else {*_OF_A_RUN} - {_VARIABLES}
+    return {aspect: text for aspect, text in changes(beginning, now).items() if aspect not in left_out}
 
 
 def unusual_life(make: Callable[[], Runtime]) -> dict[str, str]:
@@ -91,8 +93,7 @@ def unusual_life(make: Callable[[], Runtime]) -> dict[str, str]:
         runtime.launch(_visit)
         drawn_before = recorded(("random state",))
         runtime.teardown()
-        found = changes(before, recorded())
-        found = {aspect: text for aspect, text in found.items() if aspect not in _OF_A_RUN or aspect == _VARIABLES}
+        found = {aspect: text for aspect, text in changes(before, recorded()).items() if aspect not in _OF_A_RUN}
         return {**found, **changes(drawn_before, recorded(("random state",)))}
 
 
