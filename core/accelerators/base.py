@@ -117,7 +117,7 @@ class Accelerator(Renaming, ABC):
 
     @abstractmethod
     def is_available(self) -> bool:
-        """Return whether the hardware can be used on this machine now. Never raises."""
+        """Return whether the hardware can be used on this machine now. Never raises, in any thread."""
 
     @abstractmethod
     def auto_device_count(self) -> int:
@@ -130,8 +130,9 @@ class Accelerator(Renaming, ABC):
     def parse_devices(self, devices: Any) -> Any:
         """Return the indices that ``devices`` means; see :mod:`core.accelerators.devices` for the grammar.
 
-        In a run, core has already applied the grammar and ``devices`` is a list of indices; an override can reorder or
-        replace them and returns what :meth:`get_parallel_devices` takes.
+        In a run, core has already applied the grammar and ``devices`` is a list of indices. An override can replace
+        them, and returns what :meth:`get_parallel_devices` takes; indices stay in the order of the request, since the
+        first process gets the first one.
         """
         return parse_devices(
             devices, all_devices=self.auto_device_count(), limit=self.device_limit(), accelerator=self.name

@@ -50,7 +50,7 @@ class ClusterEnvironment(Renaming, ABC):
     @property
     @abstractmethod
     def main_port(self) -> int:
-        """Port on that machine at which the processes meet."""
+        """Port on that machine at which the processes meet, the same in each of them."""
 
     @property
     @abstractmethod

@@ -31,6 +31,17 @@ NODES, PROCESSES = 2, 3
 _SHAPES = ((1, 1), (4, 1), (1, 3), (3, 2), (2, 4))
 """Processes on each machine, and machines."""
 
+_HOSTS = {
+    1: ("node-1", "node-1"),
+    2: ("node-1", "node-[1-2]"),
+    3: ("gpu007", "gpu[007-009]"),
+    4: ("rack1-n08", "rack1-n[08-11]"),
+}
+"""By number of machines, the first host, and all in the notation of Slurm."""
+
+_ADDRESSES = {1: "node-a", 2: "node-a", 3: "fe80::1", 4: "10.0.0.7"}
+"""By number of machines, the address at which processes meet."""
+
 
 @attrs.frozen
 class Cluster:
@@ -42,12 +53,15 @@ class Cluster:
     """By global rank; of one process if the cluster starts none."""
     of_shape: Callable[[int, int], Cluster] | None = None
     """``of_shape(processes_per_node, num_nodes)`` describes another cluster of the kind, for further tests."""
+    main_address: str | None = None
+    """The first machine, as the variables name it; ``None`` if any address is right."""
 
 
 def cluster_of(sample: Sample, processes: int = PROCESSES, nodes: int = NODES) -> Cluster:
     """The cluster whose processes have the variables of ``sample``."""
     variables = [sample(rank, processes, nodes) for rank in range(processes * nodes)]
-    return Cluster(processes, nodes, variables, lambda *shape: cluster_of(sample, *shape))
+    address = variables[0].get("MASTER_ADDR", _HOSTS[nodes][0]) if nodes > 1 else None  # alone, it may be a loopback
+    return Cluster(processes, nodes, variables, lambda *shape: cluster_of(sample, *shape), address)
 
 
 def other_shapes(cluster: Cluster) -> list[Cluster]:
@@ -62,14 +76,14 @@ def _torchrun(rank: int, processes: int = PROCESSES, nodes: int = NODES) -> Vari
         "LOCAL_RANK": str(rank % processes),
         "LOCAL_WORLD_SIZE": str(processes),
         "GROUP_RANK": str(rank // processes),
-        "MASTER_ADDR": "node-a",
+        "MASTER_ADDR": _ADDRESSES[nodes],
         "MASTER_PORT": "29511",
     }
 
 
 def _slurm(rank: int, processes: int = PROCESSES, nodes: int = NODES) -> Variables:
     tasks = f"{processes}(x{nodes})" if nodes > 1 else str(processes)
-    hosts = f"node-[1-{nodes}]" if nodes > 1 else "node-1"
+    hosts = _HOSTS[nodes][1]
     return {
         "SLURM_JOB_ID": "4711",
         "SLURM_JOBID": "4711",
@@ -102,7 +116,7 @@ def _open_mpi(rank: int, processes: int = PROCESSES, nodes: int = NODES) -> Vari
         "OMPI_COMM_WORLD_LOCAL_SIZE": str(processes),
         "OMPI_COMM_WORLD_NODE_RANK": str(rank % processes),
         "OMPI_MCA_ess_base_jobid": "4711",
-        "MASTER_ADDR": "node-a",
+        "MASTER_ADDR": _ADDRESSES[nodes],
         "MASTER_PORT": "29511",
     }
 

@@ -45,6 +45,7 @@ SUMMED: dict[str, Callable[[int], Tensor]] = {
     "transposed": lambda rank: (torch.arange(6.0).reshape(2, 3) * (rank + 1)).t(),
     "part of another": lambda rank: torch.arange(12.0)[rank::5][:2],
     "empty": lambda rank: torch.empty(0, 2),
+    "large whole numbers": lambda rank: torch.tensor([2**40 + rank, -(2**53) - 1 - rank, 2**24 + 1]),
     "not finite": lambda rank: torch.tensor([math.nan if rank == 0 else 1.0, math.inf, 1.0]),
 }
 """By name, the tensor of a rank that is summed, although it is unusual."""

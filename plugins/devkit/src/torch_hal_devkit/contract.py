@@ -44,13 +44,14 @@ _JOINS = ("environment variables", "signal handlers", "number of threads", "exce
 
 _ORDER = "calls_in_any_order"
 _COPY = "a_copy_of_it_works"
+_ASKED, _USED = "other_threads_ask_it", "a_copy_uses_a_device other_threads_use_it"
 _ACCELERATOR = {
     "is_available": _of(
         values="is_available",
         algebra=_ORDER,
         again="is_available",
         errors="without_devices",
-        copies=f"{_COPY} is_available_after_fork",
+        copies=f"{_COPY} {_ASKED} is_available_after_fork",
         drawn=_ORDER,
     ),
     "auto_device_count": _of(
@@ -58,10 +59,12 @@ _ACCELERATOR = {
         algebra=_ORDER,
         again=_ORDER,
         errors="without_devices",
-        copies=_COPY,
+        copies=f"{_COPY} {_ASKED}",
         drawn=_ORDER,
     ),
-    "device_limit": _of(values="all_devices_are_chosen", algebra=_ORDER, again=_ORDER, copies=_COPY, drawn=_ORDER),
+    "device_limit": _of(
+        values="all_devices_are_chosen", algebra=_ORDER, again=_ORDER, copies=f"{_COPY} {_ASKED}", drawn=_ORDER
+    ),
     "parse_devices": _of(
         values="parse_devices_takes_the_grammar one_device_is_chosen devices_keep_their_order",
         arguments="requests_are_left_as_they_are",
@@ -81,29 +84,27 @@ _ACCELERATOR = {
         values="a_device_is_made_current",
         algebra="values_stay_through_its_life",
         again="accelerator_teardown_twice values_stay_through_its_life",
-        copies="other_threads_use_it",
+        copies=_USED,
     ),
     "teardown": _of(
         algebra="values_stay_through_its_life generators_in_any_order",
         again="accelerator_teardown_twice",
-        copies=_COPY,
+        copies=f"{_COPY} a_copy_uses_a_device",
     ),
-    "synchronize": _of(
-        again="synchronize_and_empty_cache", values="asking_for_another_device", copies="other_threads_use_it"
-    ),
+    "synchronize": _of(again="synchronize_and_empty_cache", values="asking_for_another_device", copies=_USED),
     "empty_cache": _of(
         values="values_stay_through_its_life asking_for_another_device",
         again="synchronize_and_empty_cache",
-        copies="other_threads_use_it",
+        copies=_USED,
     ),
     "is_out_of_memory": _of(
-        values="exceptions_of_too_little_memory other_exceptions_of_memory", again=_ORDER, copies=_COPY
+        values="exceptions_of_too_little_memory other_exceptions_of_memory", again=_ORDER, copies=f"{_COPY} {_ASKED}"
     ),
     "get_device_stats": _of(
-        values="statistics_are_numbers_with_units memory_is_counted statistics_of_each_device",
+        values="statistics_are_numbers_with_units memory_is_counted statistics_of_each_device bytes_are_bytes",
         arguments="what_a_device_tells",
         again="what_a_device_tells",
-        copies="other_threads_use_it",
+        copies=_USED,
     ),
     "get_rng_state": _of(
         values="random_state_is_restored random_state_of_each_device",
@@ -134,6 +135,7 @@ _STRATEGY = {
     "process_group_backend_for": _of(values="the_process_group_is_there"),
     "launcher_for": _of(values=f"the_launcher_can_be_named {_RANKS}"),
     "connect": _of(
+        values="arguments_of_its_base_arrive",
         again="a_second_run_in_the_same_processes",
         errors="another_accelerator_is_refused another_precision_is_refused another_number_of_processes_is_refused",
     ),
@@ -193,14 +195,18 @@ _STRATEGY = {
     ),
     "no_sync": _of(
         values="no_sync_leaves_gradients_unreduced",
-        algebra="an_inner_no_sync_ends_only_itself",
+        algebra="an_inner_no_sync_ends_only_itself no_sync_is_of_one_module",
         errors="no_sync_ends_with_an_exception",
     ),
     "accumulation_state": _of(untested="only strategies that divide an accumulation override it"),
     "load_accumulation_state": _of(untested="only strategies that divide an accumulation override it"),
     "sync_in_backward": _of(untested="core's own tests"),
     "unscale_gradients": _of(values="clipping_equals_torch training_in"),
-    "clip_gradients": _of(values="clipping_equals_torch the_norm_of_gradients", errors="clipping_equals_torch"),
+    "clip_gradients": _of(
+        values="clipping_equals_torch the_norm_of_gradients",
+        arguments="clipping_equals_torch",
+        errors="clipping_equals_torch",
+    ),
     "check_clip_algorithm": _of(errors="clipping_equals_torch"),
     "training_step": _of(
         values="training_equals_the_global_batch items_that_do_not_divide",
@@ -370,24 +376,27 @@ _CHECKPOINT_IO = {
 
 _ANY_ORDER = "properties_in_any_order"
 _READS = "no_variables_are_not_the_process_own without_a_mapping_they_are_the_process_own any_mapping_is_taken"
+_OTHERS = f"{_COPY} other_processes_answer_the_same"
 _RANK = _of(
     values="ranks_are_consistent clusters_of_other_shapes",
     arguments="any_mapping_is_taken the_environment_variables_stay_as_they_are",
     algebra=f"{_ANY_ORDER} given_variables_go_before_the_process_own",
     again="instances_are_independent teardown_can_be_called_twice",
     errors="variables_that_make_no_sense a_variable_that_is_missing after_a_refusal_it_goes_on",
-    copies=_COPY,
+    copies=_OTHERS,
     drawn=f"{_ANY_ORDER} other_variables_do_not_matter",
 )
 _PLACE = _of(
-    values="main_address_and_port",
+    values="main_address_and_port clusters_of_other_shapes",
     algebra=f"{_ANY_ORDER} properties_are_stable",
     again="instances_are_independent",
     errors="variables_that_make_no_sense",
-    copies=_COPY,
+    copies=_OTHERS,
     drawn=_ANY_ORDER,
 )
-_TRUTH = _of(values="truth_values", again="instances_are_independent", copies=_COPY, drawn=_ANY_ORDER)
+_TRUTH = _of(
+    values="truth_values text_that_says_no", again="instances_are_independent", copies=_OTHERS, drawn=_ANY_ORDER
+)
 _CLUSTER_ENVIRONMENT = {
     "detect": _of(
         values="its_own_processes_are_detected other_processes_are_not_detected detection_is_quick",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_hal import Runtime
+from torch_hal.environments.variables import LAUNCHED
 from torch_hal.strategies import REDUCTIONS
 from torch_hal_devkit import distributed_problem as problem
 from torch_hal_devkit import drawn
@@ -25,6 +26,7 @@ from torch_hal_devkit.worker import Journal
 __all__ = [
     "CONTRACTS",
     "MILLION",
+    "OBJECTS",
     "Late",
     "drawn_object",
     "drawn_tensor",
@@ -39,7 +41,7 @@ __all__ = [
     "watching",
 ]
 
-CONTRACTS = ("scheduled", "added group", "nested without sync", "batch norm")
+CONTRACTS = ("scheduled", "added group", "nested without sync", "batch norm", "one of two")
 """What :func:`observe_contract` observes, each in its own run."""
 
 MILLION = 10**6
@@ -48,11 +50,16 @@ MILLION = 10**6
 _STEPS = 4
 _GAMMA, _LOWERED, _LATE_RATE = 0.5, 0.25, 0.3
 
-_OF_A_RUN = ("random state", "environment variables", "exception hooks", *OF_A_LIFE)
+_VARIABLES = "environment variables"
+
+_OF_A_RUN = ("random state", _VARIABLES, "exception hooks", *OF_A_LIFE)
 """Aspects that a run changes: programs draw, variables tell ranks, torch shows exceptions; threads have a test."""
 
 _references: dict[str, weakref.ref[Any]] = {}
 """The module and the optimizer of the run ``scheduled``."""
+
+OBJECTS = range(len(drawn.SEEDS) + 2)
+"""The seeds of :func:`drawn_object`."""
 
 StateOf = Callable[[Any, nn.Module], Mapping[str, Any]]
 
@@ -73,8 +80,9 @@ def left_behind(beginning: Mapping[str, Any]) -> dict[str, str]:
     now = recorded()
     for state in (beginning, now):
         state["settings of torch"].pop("default generator", None)  # the kit seeds it
-    found = changes(beginning, now)
-    return {aspect: text for aspect, text in found.items() if aspect not in _OF_A_RUN}
+    is_launched = LAUNCHED in now[_VARIABLES]  # its ranks are those of later runs, too
+    left_out = {*_OF_A_RUN} if is_launched else {*_OF_A_RUN} - {_VARIABLES}
+    return {aspect: text for aspect, text in changes(beginning, now).items() if aspect not in left_out}
 
 
 def unusual_life(make: Callable[[], Runtime]) -> dict[str, str]:
@@ -107,6 +115,8 @@ def drawn_object(seed: int, rank: int) -> Any:
             return ["longer in earlier processes"] * (60 - 20 * min(rank, 2))
         case 2:
             return -rank
+        case 6 | 7:
+            return drawn.EMPTY[(rank + seed % 2) % len(drawn.EMPTY)]
         case _:
             return drawn.value(Random(1000 * seed + rank))
 
@@ -124,7 +134,7 @@ def drawn_tensor(seed: int, rank: int) -> Tensor:
 def observe_collectives(journal: Journal, runtime: Runtime, eager: bool) -> None:
     """Exchange drawn objects, of processes that arrive in any order, and, on eager devices, drawn tensors."""
     strategy, rank, size = runtime.strategy, runtime.process_index, runtime.num_processes
-    for seed in drawn.SEEDS:
+    for seed in OBJECTS:
         if seed % size == rank:
             time.sleep(0.05)  # whoever is late has its place by rank
         journal.observe(
@@ -138,7 +148,7 @@ def observe_collectives(journal: Journal, runtime: Runtime, eager: bool) -> None
         journal.observe(
             f"drawn shards {seed}", lambda s=seed: [*map(repr, strategy.gather_shards(drawn_object(s, rank)))]
         )
-        if eager:
+        if eager and seed in drawn.SEEDS:
             journal.observe(f"drawn tensors {seed}", _reduced, runtime, drawn_tensor(seed, rank))
     journal.observe("differing", _differing, runtime)
     if eager:
@@ -181,6 +191,8 @@ def observe_contract(runtime: Runtime, journal: Journal, name: str, maker: str, 
             journal.observe(name, lambda: None)
         case "nested without sync" if not runtime.strategy.inference_is_collective:
             journal.observe(name, _nested, runtime, maker)
+        case "one of two" if not runtime.strategy.inference_is_collective:
+            journal.observe(name, _one_of_two, runtime, maker)
 
 
 def _scheduled(runtime: Runtime, maker: str, state_of: StateOf) -> Mapping[str, Any]:
@@ -333,3 +345,18 @@ def _nested(runtime: Runtime, maker: str) -> dict[str, Any]:
             pass
         within = gradients()
     return {"within": within, "after": gradients(), "alone": gradients_of(alone)}
+
+
+def _one_of_two(runtime: Runtime, maker: str) -> dict[str, Any]:
+    """Gradients of two modules, of which the first is in ``no_sync`` and the other one is not."""
+    inputs, targets = own_items(runtime)
+    nets = problem.network(), problem.network()
+    first, second, *_ = runtime.prepare(*nets, *(problem.optimizer_of(net, maker) for net in nets))
+    alone = problem.network()
+    problem.loss_of(alone(inputs), targets).backward()  # type: ignore[no-untyped-call]
+    inputs, targets = inputs.to(runtime.device), targets.to(runtime.device)
+    with runtime.no_sync(first):
+        for net in (first, second):
+            runtime.backward(problem.loss_of(net(inputs), targets))
+    found = [gradients_of(runtime.unwrap_model(net)) for net in (first, second)]
+    return {"within": found[0], "without": found[1], "alone": gradients_of(alone)}

@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["SEEDS", "checkpoint", "same", "tensor", "value"]
+__all__ = ["EMPTY", "SEEDS", "checkpoint", "same", "tensor", "value"]
 
 SEEDS = range(6)
+
+EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {}, ())
+"""Objects that are false."""
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.bool, torch.complex64)
 _LETTERS = "aZ0 _./\\%ä\n\U0001f600"

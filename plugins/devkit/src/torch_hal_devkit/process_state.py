@@ -237,6 +237,7 @@ def unusual() -> Iterator[None]:
     with ExitStack() as stack:
         later = stack.callback
         later(torch.set_default_dtype, torch.get_default_dtype())
+        later(torch.set_num_threads, torch.get_num_threads())
         later(torch.set_grad_enabled, torch.is_grad_enabled())
         later(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
         later(torch.set_float32_matmul_precision, matmul)
@@ -260,6 +261,7 @@ def unusual() -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", BytesWarning)
         torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(torch.get_num_threads() + 2)
         torch.set_grad_enabled(False)
         torch.set_deterministic_debug_mode("warn")
         torch.set_float32_matmul_precision("medium" if matmul != "medium" else "high")

@@ -15,9 +15,10 @@ from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.cluster_probes import PROPERTIES, describe
 from torch_hal_devkit.clusters import WELL_KNOWN, Cluster, connected, detections, made, other_shapes
 from torch_hal_devkit.drawn import SEEDS
+from torch_hal_devkit.fresh import ask
 from torch_hal_devkit.marks import skip_by_declaration, tier
 from torch_hal_devkit.process_state import changes, draw, recorded, unusual
-from torch_hal_devkit.suites.base import copied
+from torch_hal_devkit.suites.base import copied, reference
 
 __all__ = ["ClusterAlgebraTests"]
 
@@ -123,7 +124,7 @@ class ClusterAlgebraTests:
 
     @tier("T1")
     def test_clusters_of_other_shapes(self, backend: BackendUnderTest, cluster: Cluster) -> None:
-        """Ranks are right on one machine, and on any number of machines with any number of processes."""
+        """Ranks and the first machine are right, for any number of machines, processes on each, and kind of name."""
         others = other_shapes(cluster)
         if not others:
             skip_by_declaration("the suite's fixture cluster describes one cluster")
@@ -137,6 +138,10 @@ class ClusterAlgebraTests:
                 assert found == expected, (
                     f"process {rank} of {nodes} x {per_node} has (world size, local size, machines, rank, local rank, "
                     f"machine) {found}. Expected: {expected}"
+                )
+                address = environment.main_address
+                assert other.main_address in (None, address), (
+                    f"of {nodes} machines main_address is {address!r}. Expected: {other.main_address!r}, the first one"
                 )
 
     # -- orders and instances ------------------------------------------------------------------------------------
@@ -180,6 +185,30 @@ class ClusterAlgebraTests:
         other = copied(environment, how)
         found = {**describe(other), "name": other.name}
         assert found == expected, f"a {how} instance reports {found}. Expected: {expected}"
+
+    @tier("T1")
+    def test_other_processes_answer_the_same(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """Processes with the same variables have the same properties, whatever Python hashes differently in each."""
+        arguments = reference(backend), dict(cluster.variables[-1]), cluster.processes_per_node, cluster.num_nodes
+        answers = [
+            ask("torch_hal_devkit.cluster_probes:used", *arguments, environ={"PYTHONHASHSEED": seed}).value["first"]
+            for seed in ("1", "2")
+        ]
+        assert answers[0] == answers[1], f"two processes with the same variables report {answers}. Expected: the same"
+
+    @tier("T1")
+    @pytest.mark.parametrize("text", ["False", "false"])
+    def test_text_that_says_no(self, backend: BackendUnderTest, cluster: Cluster, text: str) -> None:
+        """A variable with the text ``False`` makes nothing true that is not true without the variable."""
+        variables, names = cluster.variables[0], ("creates_processes_externally", "hosts_store")
+        expected = [getattr(connected(backend, variables, cluster), name) for name in names]
+        for variable in set(backend.spec.process_variables) - {*variables}:
+            try:
+                environment = connected(backend, {**variables, variable: text}, cluster)
+                found = [getattr(environment, name) for name in names]
+            except CoreError:
+                continue
+            assert found == expected, f"with {variable}={text!r}, {', '.join(names)} are {found}. Expected: {expected}"
 
     @tier("T1")
     def test_after_a_refusal_it_goes_on(self, backend: BackendUnderTest, cluster: Cluster) -> None:

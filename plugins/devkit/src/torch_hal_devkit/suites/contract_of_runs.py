@@ -11,6 +11,7 @@ import torch
 from torch_hal_devkit import drawn
 from torch_hal_devkit.contract_observations import (
     MILLION,
+    OBJECTS,
     drawn_object,
     drawn_tensor,
     late_by_hand,
@@ -34,7 +35,7 @@ class ContractOfRunsTests(MultiProcessTests):
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("seed", drawn.SEEDS)
+    @pytest.mark.parametrize("seed", OBJECTS)
     def test_drawn_objects(self, runs: Runs, seed: int) -> None:
         """Objects are gathered and broadcast by rank, whatever their sizes, their values and who arrives last."""
         _check_objects(runs.full_run, seed)
@@ -62,10 +63,10 @@ class ContractOfRunsTests(MultiProcessTests):
         outcome = multi_device.run("collectives", arguments, multi_device.eager, **start)
         if outcome.ranks and "refused" in outcome.ranks[0]:
             skip_by_declaration(outcome.value_of(0, "refused"))
-        for seed in drawn.SEEDS:
+        for seed in OBJECTS:
             _check_objects(outcome, seed)
-            if multi_device.eager:
-                _check_tensors(outcome, seed)
+        for seed in drawn.SEEDS if multi_device.eager else ():
+            _check_tensors(outcome, seed)
         if multi_device.eager:
             _check_a_million(outcome)
         assert outcome.code == 0, f"{outcome.end}. Expected: exit code 0\n{outcome.output[-4000:]}"
@@ -126,6 +127,27 @@ class ContractOfRunsTests(MultiProcessTests):
             assert error <= tolerances["32-true"], (
                 f"after two no_sync, gradients of rank {rank} are {error:.3g} off the mean of all processes"
             )
+
+    def test_no_sync_is_of_one_module(
+        self, request: pytest.FixtureRequest, custom_loop: Runs, tolerances: Mapping[str, float]
+    ) -> None:
+        """``no_sync`` of one module keeps its gradients from being reduced, and leaves those of another module."""
+        if custom_loop.who["inference_is_collective"]:
+            skip_by_declaration("inference_is_collective is True: each process has a part of the gradients")
+        refused = custom_loop.full_run.observed("one of two")
+        if all("ConfigurationError" in found.kinds for found in refused):
+            skip_by_declaration(refused[0].text)
+        observed = custom_loop.full_run.values("one of two")
+        allow_differences(request, custom_loop)
+        mean = torch.tensor([found["alone"] for found in observed]).mean(0).tolist()
+        for rank, found in enumerate(observed):
+            for which, expected in (("within", found["alone"]), ("without", mean)):
+                assert len(found[which]) == len(expected), f"rank {rank} has no gradients {which} no_sync"
+                error = largest_difference(found[which], expected)
+                assert error <= tolerances["32-true"], (
+                    f"of two modules, gradients in rank {rank} of the one {which} no_sync are {error:.3g} off. "
+                    f"Expected: {'its own' if which == 'within' else 'the mean of all processes'}"
+                )
 
     def test_nothing_is_held(self, custom_loop: Runs) -> None:
         """After a run has ended, neither the module nor the optimizer that it prepared is kept in memory."""

@@ -29,6 +29,9 @@ _DRAWS = {
 }
 """Ways to draw from a device's generator."""
 
+_BUFFER = 2**26
+"""Bytes; more than what an allocator of the host keeps for later."""
+
 
 class DeviceAlgebraTests:
     """Tests of tiers T1 and T2."""
@@ -48,6 +51,24 @@ class DeviceAlgebraTests:
         assert _facts(made) == before, f"after the copy's teardown, the first has {_facts(made)}. Expected: {before}"
 
     @tier("T1")
+    def test_other_threads_ask_it(self, backend: BackendUnderTest) -> None:
+        """In a thread other than the main one it tells the same, by an instance of that thread and of another one."""
+        made, found = backend.create(), []
+        expected = _facts(made)
+
+        def run() -> None:
+            for one in (made, backend.create()):
+                try:
+                    found.append(_facts(one))
+                except Exception as error:  # noqa: BLE001  whatever it raises is shown
+                    found.append({"raised": repr(error)})
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        assert found == [expected] * 2, f"in another thread it tells {found}. Expected: {expected}"
+
+    @tier("T1")
     @pytest.mark.parametrize("seed", SEEDS)
     def test_calls_in_any_order(self, backend: BackendUnderTest, seed: int) -> None:
         """What is told without a device is the same however often, in which order, and by which instance it is."""
@@ -61,13 +82,13 @@ class DeviceAlgebraTests:
 
     @tier("T1")
     def test_requests_are_left_as_they_are(self, backend: BackendUnderTest) -> None:
-        """``parse_devices`` leaves its argument, and returns for each form of one request the same indices."""
+        """``parse_devices`` leaves its argument, and returns for each form of one request its indices, in its order."""
         accelerator = backend.create()
         limit = accelerator.device_limit()
         if limit == 0:
             skip_by_declaration("there is no device to ask for")
         count = min(limit or 3, 3)
-        asked = [*range(count)]
+        asked = [*reversed(range(count))]
         forms: list[Any] = [list(asked), tuple(asked), f"{', '.join(map(str, asked))}{',' * (count == 1)}"]
         found = []
         for form in forms:
@@ -75,6 +96,10 @@ class DeviceAlgebraTests:
             found.append(accelerator.parse_devices(given))
             assert given == form, f"parse_devices({form!r}) changes its argument to {given!r}"
         assert all(one == found[0] for one in found), f"parse_devices() of one request in its forms returned {found}"
+        given = [*found[0]]
+        assert given == asked or {*given} != {*asked}, (  # an override can replace indices
+            f"parse_devices({asked}) returned {given}. Expected: the order of the request"
+        )
         try:
             again = accelerator.parse_devices(found[0])
         except DeviceError:
@@ -173,6 +198,41 @@ class DeviceAlgebraTests:
         accelerator.teardown()
 
     @tier("T2", needs=("eager",))
+    @pytest.mark.parametrize("how", ["pickled", "copied"])
+    def test_a_copy_uses_a_device(self, backend: BackendUnderTest, device: torch.device, how: str) -> None:
+        """A pickled or deeply copied instance does on a device what the first one does."""
+        made = backend.create()
+        expected = _life(made, device)
+        other: Any = copied(made, how)
+        try:
+            found = _life(other, device)
+        except Exception as error:
+            raise AssertionError(f"a {how} instance raised {error!r}. Expected: what the first one does") from error
+        assert found == expected, f"a {how} instance gives {found}. Expected: {expected}"
+
+    @tier("T2", needs=("eager",))
+    def test_bytes_are_bytes(self, accelerator: Any, device: torch.device) -> None:
+        """Of the statistics whose names end with ``_bytes``, one grows by the bytes of a tensor that is created."""
+
+        def counted() -> dict[str, int]:
+            accelerator.synchronize(device)
+            stats = accelerator.get_device_stats(device)
+            return {name: int(value) for name, value in stats.items() if name.endswith("_bytes")}
+
+        before = counted()
+        if "memory_stats" in accelerator.unsupported and not before:
+            skip_by_declaration(f"memory_stats is not supported: {accelerator.unsupported['memory_stats']}")
+        buffer = torch.ones(_BUFFER, dtype=torch.uint8, device=device)
+        during = counted()
+        assert int(buffer[-1]) == 1
+        grown = {name: abs(during[name] - before[name]) for name in before}
+        if "memory_stats" in accelerator.unsupported and not any(grown.values()):
+            skip_by_declaration(f"memory_stats is not supported: {accelerator.unsupported['memory_stats']}")
+        assert max(grown.values(), default=0) >= 0.9 * _BUFFER, (
+            f"a tensor of {_BUFFER} bytes changes the statistics by {grown}. Expected: one of them by its bytes"
+        )
+
+    @tier("T2", needs=("eager",))
     def test_other_threads_use_it(self, backend: BackendUnderTest, device: torch.device) -> None:
         """Another thread sets the device up, waits for it and computes on it."""
         found: list[Any] = []
@@ -227,6 +287,18 @@ class DeviceAlgebraTests:
         torch.rand(7, device=device)
         after = torch.get_rng_state()
         assert not torch.equal(after, before), "the host draws nothing"
+
+
+def _life(accelerator: Any, device: torch.device) -> dict[str, Any]:
+    """What it gives on a device, from ``setup_device`` to ``teardown``."""
+    accelerator.setup_device(device)
+    value = float(torch.ones(3, device=device).sum())
+    accelerator.synchronize(device)
+    accelerator.empty_cache(device)
+    stats = sorted(accelerator.get_device_stats(device))
+    told = accelerator.autocast_device_type(device), accelerator.inexact_resume_reason(device)
+    accelerator.teardown()
+    return {"value": value, "statistics": stats, "told": told}
 
 
 def _facts(accelerator: Any, name: str = "") -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -40,6 +41,13 @@ class _Keeps(nn.Module):
         """Outputs of several dtypes."""
         precise = torch.full((2,), 1 + 2.0**-40, dtype=torch.float64, device=self.weight.device)
         return {"given": inputs, "precise": precise, "count": torch.tensor(2**40 + 1), "truth": torch.tensor([True])}
+
+
+class _Pair(NamedTuple):
+    """A batch with names."""
+
+    inputs: Tensor
+    label: Any
 
 
 class _Layers(nn.Module):
@@ -153,11 +161,13 @@ class PrecisionAlgebraTests:
     def test_drawn_inputs_and_outputs(self, precision: Any, seed: int) -> None:
         """Conversion keeps structure, shapes and whatever is no floating point tensor, and is the same done twice."""
         draws = Random(seed)
-        given = {
-            "values": [drawn.value(draws) for _ in range(4)],
-            "tensors": [drawn.tensor(draws) for _ in range(6)],
-            "inner": ({"a": [drawn.tensor(draws, torch.float32)]}, drawn.tensor(draws, torch.bool)),
-        }
+        inner = {"a": [drawn.tensor(draws, torch.float32)]}, drawn.tensor(draws, torch.bool)
+        pair = _Pair(drawn.tensor(draws, torch.float32), drawn.value(draws))
+        values, tensors = [drawn.value(draws) for _ in range(4)], [drawn.tensor(draws) for _ in range(6)]
+        for given in (pair, [pair], OrderedDict(a=inner, b=pair), inner, {"values": values, "tensors": tensors}):
+            self._check_conversion(precision, given)
+
+    def _check_conversion(self, precision: Any, given: Any) -> None:
         expected = copy.deepcopy(given)
         for name in ("convert_input", "convert_output"):
             convert = getattr(precision, name)
@@ -238,7 +248,7 @@ class PrecisionAlgebraTests:
 
     @tier("T2")
     def test_each_optimizer_is_told_apart(self, runtime: Runtime, precision: Any) -> None:
-        """Of two optimizers, a step of one that is left out is not told of the other."""
+        """Of two optimizers, a step of one that is left out is not told of the other, which takes its true step."""
         if not precision.scales_loss:
             skip_by_declaration("scales_loss is False")
         net = TwoGroups()
@@ -250,6 +260,13 @@ class PrecisionAlgebraTests:
             optimizer.step()
         found = [precision.step_was_skipped(one) for one in inner]
         assert found == [True, False], f"infinite gradients of the first optimizer: steps skipped {found}"
+        truth = TwoGroups()
+        expected = truth.second.detach().double() - _RATE * truth.gradient("second")
+        error = (net.second.detach().cpu().double() - expected).abs().max().item()
+        assert error <= 4 * exactness(precision), (
+            f"infinite gradients of the first optimizer: a step of the second makes {net.second.tolist()}. "
+            f"Expected: {expected.tolist()}"
+        )
 
     @tier("T2")
     def test_rates_and_groups_are_followed(self, steps: _Steps, precision: Any) -> None:
@@ -347,7 +364,7 @@ class PrecisionAlgebraTests:
         """A state is a snapshot: later steps do not change it; loading it again, in any order, goes on from there."""
         first = precision.state_dict()
         shown = repr(_plain(first))
-        for factor in (math.inf, 1.0, math.inf) if precision.scales_loss else (1.0,):
+        for factor in (math.inf, 1.0, math.inf, 1.0) if precision.scales_loss else (1.0,):
             steps.backward(factor)
             steps.optimizer.step()
             steps.optimizer.zero_grad()
