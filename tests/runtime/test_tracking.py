@@ -192,7 +192,7 @@ def main():
     if runtime.is_main_process:
         runtime.init_trackers("first", config={"a": 1})
     runtime.log({"x": runtime.process_index}, step=0)
-    runtime.get_tracker("csv", unwrap=True).write("")
+    runtime.get_tracker("csv", unwrap=True).save()
     logger.info("alone")
     logger.warning_once("twice")
     logger.warning_once("twice")
