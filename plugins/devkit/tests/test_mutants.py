@@ -10,11 +10,11 @@ import pytest
 
 from .kit import SIMULATED, run_kit
 from .mutants import DEVICE, HARDWARE, IMPORTS, METADATA, MUTANTS, TRAINING, Mutant, lay_down
-from .mutants_of_modules import DEVICE_LIFE, DEVICE_VALUES
+from .mutants_of_modules import DEVICE_VALUES
 from .mutants_of_values import EACH_DEVICE
 
 _GROUPS = {"metadata": METADATA, "imports": IMPORTS, "hardware": HARDWARE, "device": DEVICE, "training": TRAINING}
-_GROUPS |= {"each device": EACH_DEVICE, "device values": DEVICE_VALUES, "device life": DEVICE_LIFE}
+_GROUPS |= {"each device": EACH_DEVICE, "device values": DEVICE_VALUES}
 
 
 @pytest.mark.exhaustive

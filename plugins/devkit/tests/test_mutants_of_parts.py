@@ -14,15 +14,7 @@ from torch_hal.kinds import KINDS
 
 from .kit import SIMULATED, declare, run_kit
 from .mutants import Mutant
-from .mutants_of_modules import (
-    CHECKPOINT_PATHS,
-    CHECKPOINT_TRACES,
-    CLUSTER_USE,
-    MODULES,
-    PRECISION_KEEPS,
-    RATES_AND_ORDERS,
-    UNUSUAL_TENSORS,
-)
+from .mutants_of_modules import CHECKPOINT_TRACES, CLUSTER_USE, MODULES, PRECISION_KEEPS, UNUSUAL_TENSORS
 from .mutants_of_parts import CHECKPOINTS, CLUSTERS, COLLECTIVES, LIFE, PRECISIONS, TRAINING_TOGETHER
 from .mutants_of_values import (
     CHECKPOINT_VALUES,
@@ -51,8 +43,6 @@ _GROUPS = {
     "precision keeps": PRECISION_KEEPS,
     "checkpoint traces": CHECKPOINT_TRACES,
     "cluster use": CLUSTER_USE,
-    "rates and orders": RATES_AND_ORDERS,
-    "checkpoint paths": CHECKPOINT_PATHS,
 }
 
 
