@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +33,12 @@ def seen(out: Path, world_size: int, epoch: int) -> Seen:
     return sorted(found)
 
 
+def is_served(port: int) -> bool:
+    """Whether a process listens at a port of this machine."""
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_a_lost_machine(tmp_path: Path) -> None:
     """The agent and the process of one of two machines are killed within the second epoch of three.
 
@@ -52,7 +57,7 @@ def test_a_lost_machine(tmp_path: Path) -> None:
             with open(tmp_path / f"machine{number}.log", "wb") as log:
                 command = [sys.executable, "-m", "core.run", *options, str(SCRIPT), "slowly"]
                 machines.append(subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=log, stderr=log))
-            time.sleep(2.0)  # the first one serves the store
+            wait_for(lambda: is_served(port), 60.0)  # by the first one, which the second one then joins
         wait_for(lambda: len(seen(tmp_path, 2, 1)) >= 8, 150.0)
         processes = {process for _, process, _ in seen(tmp_path, 2, 1)}
         machines[1].kill()
