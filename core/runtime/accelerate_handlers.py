@@ -187,7 +187,8 @@ def autocast_with(precision: Precision, handler: Any) -> AbstractContextManager[
         return precision.forward_context()
     if isinstance(handler, type) or not all(hasattr(handler, name) for name in attrs.fields_dict(AutocastKwargs)):
         raise WrongTypeError(
-            f"autocast: autocast_handler={handler!r:.100}: must be a core.AutocastKwargs.{instead_of_class(handler)}"
+            f"Runtime.autocast: autocast_handler={handler!r:.100}: must be a core.AutocastKwargs."
+            f"{instead_of_class(handler)} Set precision= for another precision."
         )
     if not isinstance(precision, MixedPrecision):
         return precision.forward_context()
