@@ -20,7 +20,7 @@ SHORT = {
     "data/skipping.py": "a public function, which uses the loader and the reading",
     "new_plugin.py": "python -m core.new_plugin",
     "plan/construction.py": "three files of the Plan use it",
-    "run/parent_death.py": "a script of its own, which imports next to nothing",
+    "run/parent_death.py": "a separate script, which imports next to nothing",
     "strategies/group/threads.py": "all runs of a process share it",
     "strategies/process_plan.py": "the Plan makes it and a Strategy takes it",
     "strategies/wrapping/module_wrapper.py": "a public base class, also for plugins",

@@ -193,7 +193,7 @@ def _near(script: str) -> str:
 
 
 def misplaced(options: Options) -> list[str]:
-    """The options of this command that stand after a script that reads no command line, so that nobody reads them."""
+    """Options of this command that were given after a script that reads no command line, and so have no effect."""
     own = {f"--{name}" for name in (*_kinds(), "devices", "nnodes", "num-nodes", "max-restarts")}
     after = {argument.partition("=")[0] for argument in options.arguments}
     if options.is_module or options.is_program or not own & after:

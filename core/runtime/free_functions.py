@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..errors import ConfigurationError
+from ..hints.remedies import package
 from ..utilities.live_runtimes import last_run
 from .partial_state import PartialState
 from .prepare.preparing import synchronize_generators
@@ -107,7 +108,7 @@ def tqdm(*args: Any, main_process_only: bool = True, **kwargs: Any) -> Any:
         ConfigurationError: tqdm is not installed.
     """
     if importlib.util.find_spec("tqdm") is None:
-        raise ConfigurationError("tqdm: it is not installed. Run: pip install 'torch-hal[progress]'")
+        raise ConfigurationError(f"tqdm: it is not installed. Run: pip install {package('torch-hal[progress]')!r}")
     from tqdm.auto import tqdm as bar
 
     if main_process_only and not PartialState().is_local_main_process:

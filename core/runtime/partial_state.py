@@ -39,9 +39,9 @@ class PartialState(RunFacts):
             dataset = download()
 
     Its facts are those of the last Runtime that was not torn down. Before there is one, they are what the launcher of
-    this process has set, such as torchrun; without a launcher this is the only process. There the methods that wait
-    for other processes connect with them for that time. Processes that a strategy has started, rather than a launcher,
-    run the script after the first process has come to its Runtime: before theirs they have no one to wait for.
+    this process has set, such as torchrun; without a launcher this is the only process. Under a launcher, methods that
+    wait for other processes connect with them for that time. Processes that a strategy starts run the script when the
+    first process has already reached its Runtime: until they create theirs, these methods do not wait.
 
     Args:
         cpu: Whether the device is the CPU.

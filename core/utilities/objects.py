@@ -56,13 +56,21 @@ def gather_pickled(own: bytes, group: dist.ProcessGroup | None = None) -> list[A
 
 
 def broadcast_pickled(own: bytes | None, src: int) -> Any:
-    """The object of rank ``src`` of the default process group, which gives it :func:`pickled`; others give ``None``."""
+    """Receive the object of rank ``src`` of the default process group.
+
+    Args:
+        own: In rank ``src``, its object :func:`pickled`; ``None`` in the others.
+        src: The rank.
+
+    Returns:
+        The object; ``None`` in rank ``src``, which has it.
+    """
     device = device_of_objects(None)
     size = torch.tensor([len(own or b"")], device=device)
     dist.broadcast(size, src)
     content = torch.empty(int(size), dtype=torch.uint8, device=device) if own is None else _as_tensor(own).to(device)
     dist.broadcast(content, src)
-    return unpickled(_as_bytes(content))
+    return unpickled(_as_bytes(content)) if own is None else None
 
 
 def _as_tensor(content: bytes) -> Tensor:

@@ -148,7 +148,7 @@ class Snippet(Classifier):
         return self(batch[0])
 
     def training_step_end(self, outputs: Any) -> Any:
-        """The document's, word for word."""
+        """The code of the document, unchanged."""
         outputs = torch.cat(outputs, dim=1)
         softmax = nn.functional.softmax(outputs, dim=1)
         return softmax.mean()
