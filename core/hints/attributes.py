@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigurationError, UnknownAttributeError, nearest
 from .remedies import remedies
 
-__all__ = ["KnownAttributes", "method_of", "raise_unknown"]
+__all__ = ["KnownAttributes", "method_of", "raise_unknown", "refuse_assigned"]
 
 CLOSE = 0.9
 """How similar to a known name an assigned attribute is that is taken for a misspelt one; ``my_max_epochs`` is not."""
@@ -34,6 +34,23 @@ def raise_unknown(obj: object, name: str, called: str, remedy: Callable[[str], s
         return object.__getattribute__(obj, name)
     # Without the argument name, Python does not append a suggestion.
     raise UnknownAttributeError(f"{called}: there is no attribute {name!r}.{remedy(name)}", obj=obj)
+
+
+def refuse_assigned(name: str, value: Any, called: str) -> None:
+    """What ``__setattr__`` does in a class whose objects say what the run is; names with ``_`` are left to it.
+
+    Args:
+        name: The attribute.
+        value: What was assigned.
+        called: What the object is called.
+
+    Raises:
+        ConfigurationError: Always, for a public name.
+    """
+    if not name.startswith("_"):
+        raise ConfigurationError(
+            f"{called}.{name} = {value!r:.100}: is read-only. It says what the run is; arguments of the Runtime set that."
+        )
 
 
 class KnownAttributes:

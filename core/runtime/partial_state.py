@@ -11,7 +11,7 @@ from ..environments.inherited import ranks_environ
 from ..environments.variables import LAUNCHED
 from ..errors import ConfigurationError, WrongTypeError, nearest
 from ..hints.argument_checks import suggest_arguments_of, suggest_in_methods
-from ..hints.attributes import raise_unknown
+from ..hints.attributes import raise_unknown, refuse_assigned
 from ..plan import Plan, Request, assemble, resolve
 from ..strategies.base import Strategy
 from ..utilities.live_runtimes import last_run
@@ -94,6 +94,10 @@ class PartialState(RunFacts):
 
         def __getattr__(self, name: str) -> Any:
             return raise_unknown(self, name, "PartialState", self._remedy)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        refuse_assigned(name, value, "PartialState()")
+        super().__setattr__(name, value)
 
     def _remedy(self, name: str) -> str:
         return f" Use runtime.{name}." if hasattr(Runtime, name) else nearest(name, dir(self))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigurationError, nearest
-from ..hints.attributes import raise_unknown
+from ..hints.attributes import raise_unknown, refuse_assigned
 from ..plan import Plan
 from ..precisions.base import Precision
 from ..strategies.base import Strategy
@@ -204,9 +204,12 @@ class FactsView(RunFacts):
     """
 
     def __init__(self, strategy: Strategy, plan: Plan, front_end: type) -> None:
-        self._strategy, self._front_end = strategy, front_end
-        self.plan = plan
+        self._strategy, self._plan, self._front_end = strategy, plan, front_end
+
+    @property
+    def plan(self) -> Plan:
         """What was resolved: what runs, on which devices, and why."""
+        return self._plan
 
     def _remedy(self, name: str) -> str:
         own = [each for each in dir(self) if not each.startswith("_")]
@@ -217,10 +220,14 @@ class FactsView(RunFacts):
         def __getattr__(self, name: str) -> Any:
             return raise_unknown(self, name, "runtime.state", self._remedy)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        refuse_assigned(name, value, "runtime.state")
+        super().__setattr__(name, value)
+
     @property
     def backend(self) -> str | None:
         """The ``torch.distributed`` backend; ``None`` if the run has no process group."""
-        return self.plan.process_group_backend
+        return self._plan.process_group_backend
 
     def __repr__(self) -> str:
         backend = "" if self.backend is None else f"  Backend: {self.backend}"

@@ -107,6 +107,14 @@ def test_assigning(owner: str, name: str, message: str) -> None:
     assert name not in vars(front_end)
 
 
+@pytest.mark.parametrize("name", ["device", "mixed_precision", "plan", "my_metric"])
+def test_assigning_facts(name: str) -> None:
+    """Objects that say what the run is keep nothing of the script's."""
+    for called, facts in [("runtime.state", runtime().state), ("PartialState()", core.PartialState())]:
+        with pytest.raises(ConfigurationError, match=re.escape(f"{called}.{name} = 'x': is read-only.")):
+            setattr(facts, name, "x")
+
+
 def test_attributes_of_the_users_own() -> None:
     """A class of the user's has them, if their names are like none; and what can be changed is changed."""
 
