@@ -41,7 +41,7 @@ class Callback:
         return type(self).__qualname__
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
-        """As :meth:`core.Module.log`, while a Trainer is running this callback; in the hooks of the same names.
+        """Like :meth:`core.Module.log`, while a Trainer is running this callback; in the hooks of the same names.
 
         Raises:
             ConfigurationError: No Trainer is running.
@@ -51,7 +51,7 @@ class Callback:
         self._logs_to.log(name, value, *args, **options)
 
     def log_dict(self, dictionary: Any, **options: Any) -> None:
-        """As :meth:`core.Module.log_dict`; see :meth:`log`."""
+        """Like :meth:`core.Module.log_dict`; see :meth:`log`."""
         for name, value in dictionary.items():
             self.log(name, value, **options)
 

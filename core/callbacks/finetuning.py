@@ -110,7 +110,7 @@ class BaseFinetuning(Callback):
 
     @staticmethod
     def filter_on_optimizer(optimizer: Optimizer, params: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        """Those of ``params`` that the optimizer does not have yet."""
+        """The parameters in ``params`` that the optimizer does not have yet."""
         there = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         return [parameter for parameter in params if id(parameter) not in there]
 

@@ -193,7 +193,7 @@ def batch_norms(module: nn.Module) -> list[BatchNorm]:
 
 
 def update_batch_norms(trainer: Trainer, module: nn.Module) -> None:
-    """As :func:`torch.optim.swa_utils.update_bn`, with the training step and the batches of all processes."""
+    """Like :func:`torch.optim.swa_utils.update_bn`, with the training step and the batches of all processes."""
     layers = batch_norms(module)
     if not layers:
         return

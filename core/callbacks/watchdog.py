@@ -91,7 +91,7 @@ class Watchdog(Callback):
         self._beat(self._setup)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """As :meth:`on_train_epoch_start`."""
+        """Like :meth:`on_train_epoch_start`."""
         self._beat(self._setup)
 
     on_test_start = on_predict_start = on_validation_start

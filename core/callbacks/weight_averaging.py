@@ -214,7 +214,7 @@ class EMAWeightAveraging(WeightAveraging):
         return {"multi_avg_fn": average, **self._kwargs}
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """As the arguments say."""
+        """Whether the arguments ``update_...`` name this step or epoch."""
         if step_idx is not None:
             return step_idx >= (self.update_starting_at_step or 0) and step_idx % self.update_every_n_steps == 0
         start = self.update_starting_at_epoch

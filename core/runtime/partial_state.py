@@ -79,12 +79,12 @@ class PartialState(RunFacts):
 
     @property
     def mixed_precision(self) -> str:
-        """As of the last Runtime."""
+        """That of the last Runtime."""
         return str(_setting_of_run("mixed_precision", super().mixed_precision))
 
     @property
     def scaler(self) -> Any:
-        """As of the last Runtime."""
+        """That of the last Runtime."""
         return _setting_of_run("scaler", super().scaler)
 
     def __repr__(self) -> str:

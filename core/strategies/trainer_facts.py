@@ -28,7 +28,7 @@ class TrainerFacts:
 
     @property
     def precision_plugin(self) -> Precision:
-        """The same object as ``precision``."""
+        """``precision``, by Lightning's name."""
         return self.precision
 
     @property
@@ -38,10 +38,10 @@ class TrainerFacts:
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """As :attr:`core.Trainer.optimizers`: as this strategy set them up."""
+        """Like :attr:`core.Trainer.optimizers`: the optimizers that this strategy has set up."""
         return self._fact("optimizers", [])  # type: ignore[no-any-return]
 
     @property
     def lr_scheduler_configs(self) -> list[Any]:
-        """As :attr:`core.Trainer.lr_scheduler_configs`."""
+        """Like :attr:`core.Trainer.lr_scheduler_configs`."""
         return self._fact("lr_scheduler_configs", [])  # type: ignore[no-any-return]

@@ -146,7 +146,7 @@ class TrainerFacts(KnownAttributes):
 
     @property
     def model(self) -> Module | None:
-        """The same, with none of the wrappers of a strategy."""
+        """The module without the wrappers of a strategy."""
         return self.lightning_module
 
     @property
@@ -273,17 +273,17 @@ class TrainerFacts(KnownAttributes):
 
     @property
     def val_dataloaders(self) -> Any:
-        """The same for validation, in ``validate`` and ``fit``."""
+        """The prepared validation loaders, in the structure of the user's; ``None`` if there are none."""
         return self._dataloaders("validate")
 
     @property
     def test_dataloaders(self) -> Any:
-        """The same for ``test``."""
+        """The prepared loaders of ``test``, like :attr:`val_dataloaders`."""
         return self._dataloaders("test")
 
     @property
     def predict_dataloaders(self) -> Any:
-        """The same for ``predict``."""
+        """The prepared loaders of ``predict``, like :attr:`val_dataloaders`."""
         return self._dataloaders("predict")
 
     @property
@@ -296,17 +296,17 @@ class TrainerFacts(KnownAttributes):
 
     @property
     def num_sanity_val_batches(self) -> list[float]:
-        """The same for the sanity check."""
+        """The number of batches of each loader in the sanity check, like :attr:`num_val_batches`."""
         return self._num_batches("sanity_check")
 
     @property
     def num_test_batches(self) -> list[float]:
-        """The same for ``test``."""
+        """The number of batches of each loader in ``test``, like :attr:`num_val_batches`."""
         return self._num_batches("test")
 
     @property
     def num_predict_batches(self) -> list[float]:
-        """The same for ``predict``."""
+        """The number of batches of each loader in ``predict``, like :attr:`num_val_batches`."""
         return self._num_batches("predict")
 
     def _evaluation_of(self, stage: str) -> EvaluationLoop | None:

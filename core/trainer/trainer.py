@@ -351,7 +351,7 @@ class Trainer(TrainerFacts):
         weights_only: bool | None = None,
         verbose: bool = True,
     ) -> list[dict[str, float]]:
-        """As :meth:`validate`, for ``test_step``."""
+        """Like :meth:`validate`, for ``test_step``."""
         check_weights_only(weights_only)
         return shown(self, "test", verbose, self._evaluate("test", model, dataloaders, datamodule, ckpt_path)[0])
 
@@ -365,7 +365,7 @@ class Trainer(TrainerFacts):
         ckpt_path: str | os.PathLike[str] | None = None,
         weights_only: bool | None = None,
     ) -> Any:
-        """As :meth:`validate`, for ``predict_step``.
+        """Like :meth:`validate`, for ``predict_step``.
 
         Returns:
             The outputs of all processes, in every process: one item per batch, with tensors on the CPU, in the order

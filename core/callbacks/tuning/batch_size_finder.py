@@ -118,7 +118,7 @@ class BatchSizeFinder(Tuning):
         self.scale_batch_size(trial)
 
     def scale_batch_size(self, trial: Any) -> None:
-        """As :meth:`tune`.
+        """Like :meth:`tune`.
 
         Raises:
             ConfigurationError: See the class.

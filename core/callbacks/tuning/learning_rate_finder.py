@@ -191,7 +191,7 @@ class LearningRateFinder(Tuning):
         self.lr_find(trial)
 
     def lr_find(self, trial: Any) -> None:
-        """As :meth:`tune`.
+        """Like :meth:`tune`.
 
         Raises:
             ConfigurationError: The module optimizes manually, or has no such attribute.

@@ -263,7 +263,7 @@ def tell_also(tell: Callable[[str], object], write: Callable[[], object] | None 
 
 
 def tell_only(tell: Callable[[str], object]) -> None:
-    """As :func:`tell_also`, in place of what the process has inherited that forked this one."""
+    """Like :func:`tell_also`, in place of what the process has inherited that forked this one."""
     _tellers[:] = [tell]
     _writers.clear()
 

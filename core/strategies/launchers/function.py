@@ -350,7 +350,7 @@ class _Reporting:
                 self._channel.close()
 
     def tell(self, cause: str) -> None:
-        """As :func:`tell_only` requires."""
+        """Report the cause, as :func:`tell_only` requires."""
         self.send(_Report(failed_at=time.monotonic(), cause=cause.partition(" failed: ")[2] or cause))
 
 

@@ -230,7 +230,7 @@ def evaluate(
 
 
 def _of_loader(values: dict[str, float], number: int, logged: Iterable[Mapping[str, set[int]]]) -> dict[str, float]:
-    """Those of ``values`` that do not belong to other loaders only."""
+    """The ``values`` that do not belong to other loaders only."""
 
     def is_own(name: str) -> bool:
         if match := LOADER.search(name):

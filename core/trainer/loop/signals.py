@@ -100,7 +100,7 @@ class HeldBack(Handled):
         self.received.append(number)
 
     def give_up(self) -> None:
-        """As if there were no such context: a signal that waits ends this process."""
+        """Behave like without the context: a signal that waits ends this process."""
         self.__exit__()
         for number in self.received:
             os.kill(os.getpid(), number)

@@ -85,7 +85,7 @@ class Metric:
 
     @classmethod
     def from_state(cls, state: dict[str, Any], device: torch.device, owner: Any) -> Self:
-        """As :meth:`state_dict` returned it, with tensors on ``device``; ``owner`` is the module that logged it."""
+        """Restore a :meth:`state_dict`, with tensors on ``device``; ``owner`` is the module that logged the metric."""
         metric = cls.__new__(cls)
         metric.given = None
         for name in SAVED:

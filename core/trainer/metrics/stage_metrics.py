@@ -249,7 +249,7 @@ class StageMetrics:
         }
 
     def latest_values(self) -> dict[str, Value]:
-        """As :meth:`step_values`; and, where the values of steps and of the epoch are both recorded, by plain name."""
+        """Like :meth:`step_values`; where the values of steps and of the epoch are both recorded, by plain name."""
         plain = {
             name: metric.last
             for (name, _), metric in self._metrics.items()

@@ -120,7 +120,7 @@ class ModuleHooks:
         """Called after the last batch; values logged here belong to the epoch."""
 
     def test_epoch_end(self, outputs: list[Any]) -> None:
-        """As :meth:`validation_epoch_end`, before :meth:`on_test_epoch_end`."""
+        """Like :meth:`validation_epoch_end`, before :meth:`on_test_epoch_end`."""
 
     def on_test_end(self) -> None:
         """Called last, still in evaluation mode; nothing can be logged any more."""
@@ -209,7 +209,7 @@ class Hooks:
             hook(*args)
 
     def bind_of_loader(self, name: str, dataloader_idx: int) -> BoundHooks:
-        """As :meth:`bind`; those that have a parameter ``dataloader_idx`` are given it."""
+        """Like :meth:`bind`; those that have a parameter ``dataloader_idx`` are given it."""
         return tuple(
             partial(hook, dataloader_idx=dataloader_idx)
             if "dataloader_idx" in inspect.signature(hook).parameters

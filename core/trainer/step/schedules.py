@@ -54,7 +54,7 @@ class Schedules:
                 self._step(schedule.scheduler, None)
 
     def step_monitoring(self, interval: str, count: int) -> None:
-        """The same for those that monitor a metric; every process calls this. Each measured value counts once.
+        """Step the schedulers that monitor a metric; every process calls this. Each measured value counts once.
 
         Raises:
             ConfigurationError: A metric was not logged.
