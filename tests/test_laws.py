@@ -33,6 +33,7 @@ READS_THE_ENVIRONMENT = {
     "__main__.py": "the edge of a command",
     "__init__.py": "whether torch, which the first use of a name imports, will read the metadata of all distributions",
     "cli/parser.py": "the edge of a command",
+    "commands/checkpoints.py": "the edge of a command",
     "commands/completion.py": "the edge of a command",
     "discovery/activation.py": "undoes what a plugin's import changes in it",
     "doctor/__main__.py": "the edge of a command",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -119,14 +120,21 @@ class Manifest:
     """Name of the strategy."""
     versions: Mapping[str, str | None] = attrs.field(factory=dict)
     """Versions by distribution name: Python, torch, torch-hal and the plugins in use."""
+    epoch: int | None = None
+    """The number of complete epochs, of a Trainer."""
+    step: int | None = None
+    """The number of optimizer steps, of a Trainer."""
+    metrics: Mapping[str, float] = attrs.field(factory=dict)
+    """The newest finite value of each metric that a Trainer had logged."""
 
     @classmethod
     def describe(cls, run: Any, files: Mapping[str, FileRecord], checkpoint_io: str) -> Manifest:
         """The manifest of a checkpoint about to be committed.
 
         Args:
-            run: ``checkpoint["core"]``, the Strategy's description of the run: a dict with ``world_size``, ``strategy``
-                and ``versions`` (a dict of strings), each optional; ``None`` if there is no such key.
+            run: ``checkpoint["core"]``, the Strategy's description of the run: a dict with ``world_size``,
+                ``strategy``, ``versions`` (a dict of strings), ``epoch``, ``step`` and ``metrics`` (a dict of numbers),
+                each optional; ``None`` if there is no such key.
             files: The files that were written.
             checkpoint_io: Name of the CheckpointIO that wrote it.
 
@@ -136,12 +144,9 @@ class Manifest:
         given = {} if run is None else run
         if not isinstance(given, dict):
             raise CheckpointError(f"checkpoint['core'] must be a dict or absent, not {type(run).__name__}.")
-        versions = given.get("versions") or {}
-        for key, value, form in (
-            ("world_size", given.get("world_size"), int),
-            ("strategy", given.get("strategy"), str),
-            ("versions", versions, dict),
-        ):
+        forms = {"world_size": int, "strategy": str, "versions": dict, "epoch": int, "step": int, "metrics": dict}
+        for key, form in forms.items():
+            value = given.get(key)
             if value is not None and not isinstance(value, form):
                 raise CheckpointError(f"checkpoint['core'][{key!r}]={value!r} must be {form.__name__} or absent.")
         return cls(
@@ -149,7 +154,10 @@ class Manifest:
             checkpoint_io=checkpoint_io,
             world_size=given.get("world_size"),
             strategy=given.get("strategy"),
-            versions=_own_versions() | {str(name): str(text) for name, text in versions.items()},
+            versions=_own_versions() | {str(name): str(text) for name, text in (given.get("versions") or {}).items()},
+            epoch=given.get("epoch"),
+            step=given.get("step"),
+            metrics=_finite(given.get("metrics") or {}),
         )
 
     @classmethod
@@ -186,6 +194,9 @@ class Manifest:
                 world_size=content["world_size"],
                 strategy=content["strategy"],
                 versions=dict(content["versions"]),
+                epoch=_count_or_none(content.get("epoch")),
+                step=_count_or_none(content.get("step")),
+                metrics=_finite(content.get("metrics", {})),
             )
         except NOT_A_MANIFEST as error:
             raise DamagedError(f"{path} is damaged: {type(error).__name__}: {error}.") from error
@@ -392,6 +403,15 @@ def count(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= MOST:
         raise ValueError(f"{str(value)[:50]!r} is not an integer from 0 to 2**53 - 1")
     return value
+
+
+def _count_or_none(value: Any) -> int | None:
+    return None if value is None else count(value)
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers in ``values`` that JSON has."""
+    return {str(name): float(value) for name, value in values.items() if math.isfinite(value)}
 
 
 def _moment(value: Any) -> str:

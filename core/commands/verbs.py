@@ -29,6 +29,7 @@ VERBS = {
     "run": ("torch_hal.run.__main__", "run a script on several processes, with any backend"),
     "explain": ("torch_hal.explain", "show what would run for given arguments, and why"),
     "doctor": ("torch_hal.doctor.__main__", "one page for a bug report: what is here, what is wrong"),
+    "checkpoints": ("torch_hal.commands.checkpoints", "show the checkpoints in a directory, and which are whole"),
     "consolidate": ("torch_hal.consolidate", "write a checkpoint directory as one file"),
     "completion": ("torch_hal.commands.completion", "write the completion of these commands for a shell"),
 }

@@ -49,7 +49,7 @@ def refuse_assigned(name: str, value: Any, called: str) -> None:
     """
     if not name.startswith("_"):
         raise ConfigurationError(
-            f"{called}.{name} = {value!r:.100}: is read-only. It says what the run is; arguments of the Runtime set that."
+            f"{called}.{name} = {value!r:.100}: is read-only. It says what the run is; arguments of the Runtime set it."
         )
 
 

@@ -55,6 +55,7 @@ MISTAKES = {
     "conformance accelerator:cpu": ("conformance", "missing: --backend.", "Arguments: torch-hal conformance --help"),
     "migrate": ("migrate", "missing: FILE.", "Arguments: torch-hal migrate --help"),
     "migrate --jsn train.py": ("migrate", "'--jsn'", "Did you mean '--json'?"),
+    "checkpoints run1 --verfy": ("checkpoints", "'--verfy'", "Did you mean '--verify'?"),
     "consolidate": ("consolidate", "missing: DIR.", "Arguments: torch-hal consolidate --help"),
     "consolidate --file last.pt last.ckpt": ("consolidate", "'--file'", "Arguments: torch-hal consolidate --help"),
     "completion fsh": ("completion: SHELL", "'fsh'", "Did you mean 'fish'"),

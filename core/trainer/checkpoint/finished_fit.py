@@ -10,13 +10,12 @@ import attrs
 
 from ...callbacks.base import Callback
 from ...errors import CheckpointError
-from ...runtime.checkpoint.parts import run_facts
 from ...strategies.base import Strategy
 from ...utilities.nested import map_tensors
 from ..module.hooks import Hooks
 from ..module.hparams import hyperparameters_of
 from ..module.module import Module
-from .fit_state import FitState, callback_states
+from .fit_state import FitState, callback_states, fit_facts
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
@@ -42,7 +41,7 @@ class FinishedFit:
         """In each process, at the end of the fit."""
         run, strategy = state.run, state.run.runtime.strategy
         parts = {
-            "core": run_facts(run.runtime.plan),
+            "core": fit_facts(run),
             "progress": run.progress.state_dict(),
             "processes": state.process_states(),
         }

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["FitState", "callback_states", "find_checkpoint", "find_for_all", "load_module"]
+__all__ = ["FitState", "callback_states", "find_checkpoint", "find_for_all", "fit_facts", "load_module"]
 
 PARTS = ("progress", "state_dict", "lr_schedulers", "precision", "callbacks", "metrics", "processes")
 """The parts of a Trainer's checkpoint that a resumed fit needs."""
@@ -79,7 +79,7 @@ class FitState:
         if meeting.is_late:
             logger.warning(ABSENT, "save_checkpoint", f"{strategy.global_rank} (too late)")
             return
-        checkpoint: dict[str, Any] = {"core": run_facts(run.runtime.plan), "progress": progress.state_dict()}
+        checkpoint: dict[str, Any] = {"core": fit_facts(run), "progress": progress.state_dict()}
         if not weights_only:
             own = self._own()
             is_open = progress.is_accumulating or (self.controls is not None and self.controls.has_open_gradients)
@@ -328,6 +328,13 @@ def _committed_since(moment: float, trainer: Trainer) -> str | None:
         return None
     logger.info("this run was started again after a failure; it goes on from its last checkpoint, %s", found)
     return found
+
+
+def fit_facts(run: RunContext) -> dict[str, Any]:
+    """The part ``"core"`` of a Trainer's checkpoint: facts about the run, and where it is."""
+    progress, log = run.progress, run.metric_log
+    here = {"epoch": progress.state_dict()["epoch"], "step": progress.step}
+    return {**run_facts(run.runtime.plan), **here, "metrics": log.measured_after(progress.step)}
 
 
 def callback_states(callbacks: Sequence[Callback]) -> dict[str, Any]:

@@ -106,6 +106,11 @@ class MetricLog:
         running = {} if self.stage is None else self.stage.latest_values()
         return {**self._published, **_as_tensors(running)}
 
+    def measured_after(self, step: int) -> dict[str, float]:
+        """The values of epochs and passes that ended after ``step``; reading them waits for the device."""
+        moments, now = self._measured, self._now
+        return {name: float(value) for name, value in self._published.items() if moments.get(name, now)[2] == step}
+
     @property
     def logged(self) -> dict[str, Tensor]:
         """The newest values that go to loggers, by the names that loggers get."""

@@ -18,7 +18,7 @@ from core.callbacks import shared_clock
 OUT = Path(os.environ["OUT"])
 RANK = int(os.environ["RANK"])
 clock = SimpleNamespace(now=0.0)
-shared_clock.time = SimpleNamespace(monotonic=lambda: clock.now)  # type: ignore[assignment]
+shared_clock.time = SimpleNamespace(monotonic=lambda: clock.now)  # type: ignore[assignment, attr-defined]
 
 
 class Linear(Module):
