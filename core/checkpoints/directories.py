@@ -49,9 +49,31 @@ def number(directory: Path, parent: Path) -> None:
     """
     # One that was set aside counts too: the new one replaces it.
     folders = [parent, parent / ".core-old"]
-    names = [folder / name for folder in folders if folder.is_dir() for name in os.listdir(folder)]
-    numbers = [_sequence(name) for name in names if not name.name.startswith(".core-")]
-    set_number(directory, min(max(numbers, default=0) + 1, MOST))
+    names = [os.path.join(folder, name) for folder in folders if folder.is_dir() for name in os.listdir(folder)]
+    names = [name for name in names if not os.path.basename(name).startswith(".core-")]
+    before = _numbers.pop(parent, {})
+    _numbers[parent] = known = {name: _numbered(name, before.get(name)) for name in names}
+    for folder in list(_numbers)[:-MOST_FOLDERS]:
+        del _numbers[folder]
+    set_number(directory, min(max((each[1] for each in known.values()), default=0) + 1, MOST))
+
+
+_Numbered = tuple[tuple[int, int, int] | None, int]
+"""A manifest's inode, time and size, or ``None`` where there is none; and the sequence number in it."""
+_numbers: dict[Path, dict[str, _Numbered]] = {}
+"""What the newest saves have found, by folder: with 1,000 checkpoints, reading them takes longer than a save."""
+MOST_FOLDERS = 8
+"""In how many folders the numbers are remembered."""
+
+
+def _numbered(directory: str, before: _Numbered | None) -> _Numbered:
+    try:
+        status = os.stat(os.path.join(directory, FILE_NAME), follow_symlinks=False)
+    except OSError:
+        return None, _sequence(Path(directory))  # what the error means is decided there
+    # A commit puts a new directory in place, so that a manifest is never written twice.
+    file = (status.st_ino, status.st_mtime_ns, status.st_size)
+    return before if before is not None and before[0] == file else (file, _sequence(Path(directory)))
 
 
 def set_number(directory: Path, sequence: int) -> None:

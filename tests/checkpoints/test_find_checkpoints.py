@@ -20,6 +20,7 @@ import torch
 from core.checkpoints import (
     TorchCheckpointIO,
     concurrent_reads,
+    directories,
     is_committed,
     latest,
     local_store,
@@ -101,6 +102,31 @@ def test_a_checkpoint_that_another_process_removes_meanwhile(
     monkeypatch.setattr(LocalStore, "manifest", goes_on)
     assert latest(tmp_path) == tmp_path / "second"
     assert not caplog.records
+
+
+def test_a_save_does_not_read_what_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time does not grow with the checkpoints in the directory; what another process has saved there counts."""
+    for number in range(20):
+        save(tmp_path / f"{number}")
+    original, opened = manifest_module.open_file, list[Path]()
+
+    def noted(path: Path) -> Any:
+        opened.append(path)
+        return original(path)
+
+    with monkeypatch.context() as patch:
+        for module in (manifest_module, directories):
+            patch.setattr(module, "open_file", noted)
+        save(tmp_path / "new")
+    assert {path.parent.name for path in opened if not path.parent.name.startswith(".")} <= {"19", "new"}
+    assert read_manifest(tmp_path / "new").sequence == 21
+
+    code = "import sys; from core.checkpoints import TorchCheckpointIO as IO; IO().save_checkpoint({}, sys.argv[1])"
+    for name in ("7", "other"):
+        subprocess.run([sys.executable, "-c", code, tmp_path / name], check=True, timeout=120)
+    save(tmp_path / "newer")
+    assert [read_manifest(tmp_path / name).sequence for name in ("7", "other", "newer")] == [22, 23, 24]
+    assert latest(tmp_path) == tmp_path / "newer"
 
 
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EMFILE, errno.ENOTCONN])
