@@ -113,9 +113,9 @@ def tests(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def tests_slow(session: nox.Session) -> None:
     """Run the other tests of core: those that start many processes."""
-    many_processes(
-        session, torch_python(session), "-m", "pytest", "-n", "4", "-m", "slow and not exhaustive", *session.posargs
-    )
+    # Session programs runs that file, with all libraries.
+    arguments = ("-n", "4", "-m", "slow and not exhaustive", "--ignore", "tests/examples/test_programs.py")
+    many_processes(session, torch_python(session), "-m", "pytest", *arguments, *session.posargs)
 
 
 @nox.session(venv_backend="none")

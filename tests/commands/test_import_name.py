@@ -156,7 +156,7 @@ def test_a_project_with_a_core_of_its_own(tmp_path: Path) -> None:
     assert train(own, saved, "ddp", 2, 2) == whole
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_each_launcher_in_a_project_with_a_core_of_its_own(tmp_path: Path) -> None:
     """Processes that are started, spawned or forked train there as in a project without one."""

@@ -223,20 +223,29 @@ UPDATE_PLUGIN = UPDATE.format(1, "0.2.0 has 2", "torch-hal-acme")
 NO_FIELD = "unexpected keyword argument 'target_arguments'"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("core", "plugin", "state", "result"),
     [
-        ("0.1", "for 1", "installed", WORKS),
-        ("0.2 with former names", "for 1", "installed", WARNS),
-        ("0.2 without former names", "for 1", "incompatible", UPDATE_PLUGIN),
-        ("0.1", "for 2", "incompatible", UPDATE_CORE),
-        ("0.2 with former names", "for 2", "installed", WORKS),
-        ("0.2 without former names", "for 2", "installed", WORKS),
-        ("0.1", "for 1 and 2", "installed", WORKS),
-        ("0.2 with former names", "for 1 and 2", "installed", WORKS),
-        ("0.2 without former names", "for 1 and 2", "installed", WORKS),
-        ("0.1", "for 2, says 1", "installed", NO_FIELD),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("0.2 with former names", "for 1", "installed", WARNS),
+                ("0.2 without former names", "for 1", "incompatible", UPDATE_PLUGIN),
+                ("0.1", "for 2", "incompatible", UPDATE_CORE),
+                ("0.2 without former names", "for 1 and 2", "installed", WORKS),
+                ("0.1", "for 2, says 1", "installed", NO_FIELD),
+            )
+        ),
+        *(
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in (
+                ("0.1", "for 1", "installed", WORKS),
+                ("0.2 with former names", "for 2", "installed", WORKS),
+                ("0.2 without former names", "for 2", "installed", WORKS),
+                ("0.1", "for 1 and 2", "installed", WORKS),
+                ("0.2 with former names", "for 1 and 2", "installed", WORKS),
+            )
+        ),
     ],
 )
 def test_plugins_and_cores_of_two_versions(core: str, plugin: str, state: str, result: str, tmp_path: Path) -> None:

@@ -77,18 +77,14 @@ def place_of(how: str) -> str:
 
 QUICK = ("ddp", 2, "forward", "1")
 SLOW = [
-    ("ddp", 2, "forward", "0"),
     ("ddp", 3, "forward", "0,1,2"),
     ("ddp", 2, "unused", "0,1"),
     ("ddp", 2, "devices", "1"),
-    ("ddp", 2, "script", "1"),
-    ("ddp", 2, "backward", "1"),
     ("ddp", 2, "kill", "1"),
     ("ddp_spawn", 2, "forward", "0,1"),
     ("ddp_fork", 3, "shape", "1"),
     ("ddp_fork", 2, "worker", "1"),
     ("torch-hal run", 3, "callback", "1"),
-    ("torch-hal run", 2, "exit", "1"),
     ("torchrun", 2, "setup", "1"),
     ("torchrun", 2, "script", "1"),
 ]

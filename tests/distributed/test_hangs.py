@@ -87,14 +87,19 @@ ONLY_ONE = [
     *(
         pytest.param(arguments, instead, marks=pytest.mark.slow)
         for arguments, instead in (
-            ((2, "after", 1, "test"), "0"),
             ((3, "after", 1, "fit"), "0, 2"),
-            ((2, "after", 0, "predict"), "1"),
-            ((2, "never", 0, "validate"), "1"),
             ((2, "never", 0, "gather"), "1"),
-            ((2, "before", 1, "predict"), "fit"),
             ((3, "between", 2, "test"), "fit"),
             ((2, "after", 0, "validate", "test"), "test"),
+        )
+    ),
+    *(
+        pytest.param(arguments, instead, marks=pytest.mark.exhaustive)
+        for arguments, instead in (
+            ((2, "after", 1, "test"), "0"),
+            ((2, "after", 0, "predict"), "1"),
+            ((2, "never", 0, "validate"), "1"),
+            ((2, "before", 1, "predict"), "fit"),
             ((2, "between", 0, "reduce"), "fit"),
         )
     ),
@@ -136,15 +141,20 @@ ELSEWHERE = [
         pytest.param(arguments, *said, marks=pytest.mark.slow)
         for arguments, *said in (
             ((3, 1, "reduce", "backward"), "Runtime.reduce (", ""),
-            ((2, 1, "backward", "reduce"), "", "Runtime.reduce ("),
             ((3, 1, "save_state", "wait"), "Runtime.save_state (", "Runtime.wait_for_everyone ("),
+            ((2, 1, "dist.barrier", "reduce"), "barrier at elsewhere.py", "Runtime.reduce ("),
+            ((2, 0, "hook", "", "ddp_spawn"), "strategy.barrier (", "backward in fit. Call the same"),
+            ((2, 1, "save_state", "wait", "ddp_fork"), "Runtime.save_state (", "Runtime.wait_for_everyone ("),
+        )
+    ),
+    *(
+        pytest.param(arguments, *said, marks=pytest.mark.exhaustive)
+        for arguments, *said in (
+            ((2, 1, "backward", "reduce"), "", "Runtime.reduce ("),
             ((2, 1, "save_state", "backward"), "Runtime.save_state (", ""),
             ((2, 1, "prepare", "wait"), "Runtime.prepare (", "Runtime.wait_for_everyone ("),
-            ((2, 1, "dist.barrier", "reduce"), "barrier at elsewhere.py", "Runtime.reduce ("),
             ((2, 0, "strategy.all_gather", "prepare"), "strategy.all_gather (", "Runtime.prepare ("),
-            ((2, 0, "hook", "", "ddp_spawn"), "strategy.barrier (", "backward in fit. Call the same"),
             ((2, 1, "reduce", "backward", "ddp_spawn"), "Runtime.reduce (", ""),
-            ((2, 1, "save_state", "wait", "ddp_fork"), "Runtime.save_state (", "Runtime.wait_for_everyone ("),
         )
     ),
 ]

@@ -61,7 +61,7 @@ def test_ranks_are_used_by_the_first_process_that_asks() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["own", "torchrun"])
+@pytest.mark.parametrize("launcher", ["own", pytest.param("torchrun", marks=pytest.mark.exhaustive)])
 def test_a_script_that_a_rank_starts_is_a_run_of_its_own(launcher: str, tmp_path: Path) -> None:
     """Of one process, or of as many as it asks for; from any rank, while the run goes on."""
     own = launcher == "own"

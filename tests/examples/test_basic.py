@@ -25,15 +25,28 @@ def result(program: str, pattern: str, cwd: Path, *arguments: str) -> list[float
 @pytest.mark.parametrize(
     ("program", "epochs", "pattern", "least"),
     [
-        ("autoencoder.py", "10", r"^explained variance (\S+), codes \(360, 8\)$", [0.65]),
+        pytest.param(
+            "autoencoder.py",
+            "10",
+            r"^explained variance (\S+), codes \(360, 8\)$",
+            [0.65],
+            marks=pytest.mark.exhaustive,
+        ),
         ("image_classifier.py", "8", r"^test accuracy (\S+), (\d+) of 360 read right$", [0.95, 342]),
-        (
+        pytest.param(
             "fine_tuning.py",
             "6",
             r"^accuracy (\S+), after fine-tuning (\S+), frozen weights unchanged: True$",
             [0.97, 0.9],
+            marks=pytest.mark.exhaustive,
         ),
-        ("reinforcement_learning.py", "12", r"^the pole stands for (\S+) of 100 steps$", [80]),
+        pytest.param(
+            "reinforcement_learning.py",
+            "12",
+            r"^the pole stands for (\S+) of 100 steps$",
+            [80],
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_the_program_learns(

@@ -205,7 +205,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_sharded"])
+@pytest.mark.parametrize("strategy", [pytest.param("ddp_spawn", marks=pytest.mark.exhaustive), "ddp_sharded"])
 def test_several_processes_without_numpy(strategy: str, tmp_path: Path) -> None:
     """Both front ends train, save, load and exchange objects; the parameters are those with NumPy."""
     printed = []
