@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "strategy-authors.md"
 SCRIPT = Path(__file__).parent / "scripts" / "local_sgd.py"
 
 
-@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("processes", [pytest.param(2, marks=pytest.mark.exhaustive), 3])
 def test_the_example_is_local_sgd(processes: int, tmp_path: Path) -> None:
     """In each process it has the parameters of a calculation by hand, also after resuming between two averages."""
     example = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)[0]
