@@ -194,7 +194,7 @@ UNPICKLES = {
     "core/strategies/launchers/function.py": "from a pipe to a process of the same run",
     "core/strategies/partial_save.py": "from a process of the same run",
     "core/utilities/objects.py": "from a process of the same run",
-    "core/trainer/module/from_checkpoint.py": "torch.load(weights_only=True) of a file that the user names",
+    "core/checkpoints/foreign.py": "torch.load(weights_only=True) of a file that the user names",
     "plugins/accelerate/src/torch_hal_accelerate/random_state.py": "torch.load(weights_only=True)",
     "plugins/deepspeed/src/torch_hal_deepspeed/library.py": "torch.load(weights_only=True) of files that were checked",
     "plugins/devkit/src/torch_hal_devkit/suites/precision.py": "torch.load(weights_only=True) of bytes just written",

@@ -36,6 +36,7 @@ __all__ = [
     "FileRecord",
     "Manifest",
     "NewerFormatError",
+    "NotOursError",
     "UnreadableError",
     "count",
     "is_ours",
@@ -71,6 +72,10 @@ class NewerFormatError(CheckpointError):
 
 class DamagedError(CheckpointError):
     """A file of a committed checkpoint is not what was saved."""
+
+
+class NotOursError(CheckpointError):
+    """What is there has no manifest of ours: it may be a checkpoint that another library has written."""
 
 
 class UnreadableError(CheckpointError):
@@ -171,7 +176,7 @@ class Manifest:
         path = directory / FILE_NAME
         content = _content(path)
         if not is_ours(content):
-            raise CheckpointError(f"{path} is not the manifest of a torch-hal checkpoint.")
+            raise NotOursError(f"{path} is not the manifest of a torch-hal checkpoint.")
         return cls._parse(content, path)
 
     @classmethod
@@ -330,13 +335,13 @@ def _content(path: Path) -> Any:
             raise CheckpointError(
                 f"{directory} is not a committed checkpoint: it does not exist. Pass the path that it was saved to."
             ) from None
-        raise CheckpointError(
+        raise NotOursError(
             f"{directory} is not a committed checkpoint: it has no {FILE_NAME}. Pass the path that it was saved to."
         ) from None
     except NotADirectoryError:
-        raise CheckpointError(
+        raise NotOursError(
             f"{directory} is a file, not a directory with a {FILE_NAME}. Load it with the CheckpointIO that wrote it "
-            "(checkpoint_io=...), or what torch.save wrote with torch.load: module.load_state_dict(torch.load(path))."
+            "(checkpoint_io=...)."
         ) from None
     except OSError as error:
         raise unreadable(path, error) from error

@@ -60,12 +60,13 @@ def _layout(name: Any) -> torch.layout:
     return layout
 
 
-def read_facts(directory: Path, manifest: Manifest) -> Metadata:
+def read_facts(directory: Path, manifest: Manifest, tensors_only: bool = True) -> Metadata:
     """What the shards in ``directory`` hold, and where.
 
     Args:
         directory: The checkpoint.
         manifest: Its manifest.
+        tensors_only: Whether an entry that is no tensor is refused. It is not read in either case.
 
     Raises:
         CheckpointError: The file is damaged, contains what does not belong there, or refers to other files.
@@ -73,7 +74,7 @@ def read_facts(directory: Path, manifest: Manifest) -> Metadata:
     path = manifest.file(directory, METADATA)
     try:
         content = AllowedUnpickler(io.BytesIO(path.read_bytes()), str(path), _ALLOWED).load()
-        _check(content, manifest.files)
+        _check(content, manifest.files, tensors_only)
     except CheckpointError:
         raise
     except Exception as error:
@@ -82,11 +83,13 @@ def read_facts(directory: Path, manifest: Manifest) -> Metadata:
     return checked
 
 
-def _check(content: Any, files: Mapping[str, FileRecord]) -> None:
+def _check(content: Any, files: Mapping[str, FileRecord], tensors_only: bool) -> None:
     if not isinstance(content, Metadata):
         raise ValueError(f"it holds a {type(content).__name__}")
     promised = 0
     for key, fact in content.state_dict_metadata.items():
+        if not tensors_only and isinstance(fact, facts.BytesStorageMetadata):
+            continue
         if not isinstance(key, str) or not isinstance(fact, TensorStorageMetadata):
             raise ValueError(f"its entry {key!r} is not a tensor")
         if any(size < 0 for size in fact.size):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,11 @@ from .torch_io import SHARD, read_shard, write_shard
 from .weights_only import refuse_unreadable
 
 if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
 
-__all__ = ["ShardedCheckpointIO"]
+__all__ = ["ShardedCheckpointIO", "read_tensors"]
 
 Place = tuple[Any, ...]
 
@@ -261,14 +262,33 @@ def _read(directory: Path, manifest: Manifest, target: Callable[[torch.Size, tor
 def _read_shards(
     directory: Path, manifest: Manifest, keys: Any, target: Callable[[torch.Size, torch.dtype], Tensor]
 ) -> dict[str, Tensor]:
-    from torch.distributed.checkpoint.api import CheckpointException
-
-    from .shard_reader import ShardPlanner, ShardReader, read_facts
+    from .shard_reader import read_facts
 
     content = read_facts(directory, manifest)
     missing = sorted(key for key in keys if key not in content.state_dict_metadata)
     if missing:
         raise CheckpointError(f"{directory} is damaged: its shards have no tensor {missing[0]!r}.")
+    return read_tensors(directory, content, keys, target)
+
+
+def read_tensors(
+    directory: Path, content: Metadata, keys: Iterable[str], target: Callable[[torch.Size, torch.dtype], Tensor]
+) -> dict[str, Tensor]:
+    """The tensors ``keys`` of shards.
+
+    Args:
+        directory: Where they are.
+        content: What :func:`~core.checkpoints.shard_reader.read_facts` returned.
+        keys: Their names in it.
+        target: Makes the tensor that each is read into.
+
+    Raises:
+        CheckpointError: They cannot be read.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    from .shard_reader import ShardPlanner, ShardReader
+
     try:
         tensors = {}
         for key in keys:

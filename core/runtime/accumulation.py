@@ -158,6 +158,11 @@ class Window:
         self._state.enter_micro_batch(None, state["is_last"])
 
     @property
+    def num_steps(self) -> int:
+        """The micro-batches of a whole window."""
+        return self._state.num_steps
+
+    @property
     def is_open(self) -> bool:
         """Whether gradients wait for a further micro-batch."""
         return not self._state.sync_gradients

@@ -1072,7 +1072,8 @@ class Runtime(RunFacts, KnownAttributes):
         """Read a checkpoint that :meth:`save` has written; every process calls it.
 
         Args:
-            path: The checkpoint.
+            path: The checkpoint; or a file or directory of another library. The parts of a directory have the names of
+                its files without suffix, and weights alone are the part ``"model"``.
             state: The objects to load, by the name of their part. Each needs a ``load_state_dict``.
 
         Returns:
@@ -1155,7 +1156,8 @@ class Runtime(RunFacts, KnownAttributes):
         then goes on bit for bit.
 
         Args:
-            input_dir: The checkpoint. Unless given, the newest committed one in the project's folder.
+            input_dir: The checkpoint, or a directory of Accelerate's ``save_state``; a warning names what begins anew,
+                since it does not hold it. Unless given, the newest committed one in the project's folder.
             load_kwargs: Must be ``None``.
             reshard: Whether to accept a checkpoint of another number of processes. What is left of an epoch is then
                 divided among these, each sample once; generators of additional processes get new states.

@@ -298,7 +298,7 @@ class Trainer(TrainerFacts):
                 there is no validation.
             datamodule: What creates the loaders, in place of the two arguments before.
             ckpt_path: A checkpoint to resume from, or ``"last"`` for the newest committed one in the directory of this
-                trainer's checkpoints, as process 0 sees it.
+                trainer's checkpoints, as process 0 sees it; or one of Lightning from the end of an epoch.
             weights_only: ``True`` or ``None``: a checkpoint is always read with ``weights_only=True``, so that it runs
                 no code.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,17 +97,3 @@ def test_import(package: str, name: str) -> None:
     assert IMPORTS[package, name] in message
     module: Any = __import__(package, fromlist=["core"])
     assert not hasattr(module, name)
-
-
-def test_state_of_a_module_for_a_checkpoint(tmp_path: Path) -> None:
-    """``load_from_checkpoint`` of what ``torch.save(module.state_dict())`` wrote."""
-    path = tmp_path / "weights.pt"
-    torch.save(Net().state_dict(), path)
-    check(
-        Mistake(
-            lambda: Net.load_from_checkpoint(path),
-            "checkpoint_path",
-            "'layer.bias', 'layer.weight'",
-            "module.load_state_dict(torch.load(path))",
-        )
-    )

@@ -405,7 +405,13 @@ IN_A_FOLDER: dict[str, tuple[Any, str, str, str]] = {
     "folder for a checkpoint": (resumed(".", None), "ckpt_path", "is not a committed checkpoint", "Pass the path"),
     "checkpoint that is not there": (resumed("gone.ckpt", None), "ckpt_path", "it does not exist", "Pass the path"),
     "text for a checkpoint": (resumed("x.ckpt", "hello"), "x.ckpt", "is a file", "checkpoint_io=..."),
-    "weights of torch.save": (resumed("x.pt", {"a": 1}), "x.pt", "is a file", "module.load_state_dict(torch.load("),
+    "values of torch.save": (resumed("x.pt", {"a": 1}), "x.pt", "has no 'progress'", "one that a Trainer has written"),
+    "weights for a whole run": (
+        resumed("x.pt", Net().state_dict()),
+        "x.pt",
+        "its weights alone",
+        "load_from_checkpoint(path)",
+    ),
     "checkpoint of other sizes": (other_sizes, "net.ckpt", "layer.weight", "with the same sizes"),
 }
 """Mistakes that are made with the path of a folder."""

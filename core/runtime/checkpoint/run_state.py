@@ -7,6 +7,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ...checkpoints import (
     store_of,
 )
 from ...checkpoints.agreement import check_shared, run_on_each_rank
-from ...checkpoints.manifest import RUN_STATE
+from ...checkpoints.manifest import RUN_STATE, NotOursError
 from ...errors import CheckpointError, ConfigurationError, WrongTypeError
 from ...hints.argument_checks import check_path, is_url
 from ...strategies.own_buffers import load_own_buffers, own_buffers
@@ -37,6 +38,7 @@ from ..lifecycle import Life
 from ..prepare.modules import own_module, strategy_module
 from ..prepare.optimizers import AccumulatingOptimizer
 from ..prepare.prepared import PreparedObjects
+from .accelerate_state import is_accelerates, load_accelerate_state
 from .parts import load_errors, run_facts
 from .process_state import ABSENT, PATIENCE, ProcessStates, read_gradients, write_gradients
 from .project import ProjectConfiguration, next_checkpoint, remove_old_checkpoints
@@ -238,6 +240,9 @@ class StateSaving:
         strategy = self._life.live()
         self._agreement.agree("load_state")
         path, manifest = self._find(input_dir)
+        if manifest is None:
+            self._load_accelerates(Path(path), strict)
+            return
         if manifest.checkpoint_io != RUN_STATE:
             raise CheckpointError(
                 f"input_dir={os.fspath(path)!r}: holds no state of a run. Use load for what save has written, and "
@@ -252,9 +257,7 @@ class StateSaving:
         """Load everything from ``directory``; ``path`` is what the user knows it by."""
         strategy, manifest = self._life.strategy, Manifest.read(directory)
         manifest.verify(directory, [name for name in manifest.files if not name.startswith(f"{STATE}/")])
-        models: list[nn.Module] = list(self._prepared.of("models"))
-        for hook in list(self._load_hooks.values()):
-            hook(models, str(directory))
+        models = self._models_after_hooks(directory)
         checkpoint = strategy.load_checkpoint(directory / STATE)
         states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard)
         objects = {
@@ -285,8 +288,28 @@ class StateSaving:
         states.restore_loaders(objects["loader"], path, knows_epoch=bool(self._registered))
         states.restore_generators()
 
-    def _find(self, input_dir: str | os.PathLike[str] | None) -> tuple[str, Manifest]:
-        """The checkpoint to load, which every process finds; all of them raise if some do not."""
+    def _load_accelerates(self, directory: Path, strict: bool) -> None:
+        objects = {
+            "model": self._models_after_hooks(directory),
+            "optimizer": self._prepared.of("optimizers"),
+            "scheduler": self._prepared.of("schedulers"),
+            "object": self._registered,
+        }
+        load = partial(self._load, strict=strict)
+        load_accelerate_state(directory, self._life.strategy, objects, load, self._window.num_steps)
+
+    def _models_after_hooks(self, directory: Path) -> list[nn.Module]:
+        """The models that are left to load after the hooks."""
+        models: list[nn.Module] = list(self._prepared.of("models"))
+        for hook in list(self._load_hooks.values()):
+            hook(models, str(directory))
+        return models
+
+    def _find(self, input_dir: str | os.PathLike[str] | None) -> tuple[str, Manifest | None]:
+        """The checkpoint to load, which every process finds; all of them raise if some do not.
+
+        Without a manifest, it is one of Accelerate's.
+        """
         strategy, project = self._life.strategy, self.project
         leads = strategy.is_global_zero and input_dir is None
         found = run_on_each_rank(lambda: _found(project) if leads else None, strategy.all_gather_object)[0]
@@ -304,7 +327,7 @@ class StateSaving:
                 f"checkpoint at {os.fspath(path)!r}, and the others do. Use a path in a file system that all processes "
                 "share, or save with ProjectConfiguration(save_on_each_node=True)."
             ) from fault
-        if manifest is None:
+        if manifest is None and not (isinstance(fault, NotOursError) and is_accelerates(path)):
             assert fault is not None
             raise fault
         return path, manifest

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ...checkpoints import committed_file
+from ...checkpoints.foreign import is_foreign, load_any, weights_for
 from ...checkpoints.torch_io import write_shard
 from ...errors import ConfigurationError, WrongTypeError, quoted
 from ...hints.argument_checks import check_path
@@ -94,7 +95,15 @@ class Checkpointing:
                 "the name that it was saved under, such as {'model': model}."
             )
         loads = {name: self.load_of(f"state[{name!r}]", value) for name, value in (state or {}).items()}
-        checkpoint = self._life.live().load_checkpoint(path)
+        strategy = self._life.live()
+        checkpoint = load_any(lambda: strategy.load_checkpoint(path), path)
+        if is_foreign(checkpoint):
+            named = {
+                name: own_module(obj, strategy) for name, obj in (state or {}).items() if isinstance(obj, nn.Module)
+            }
+            for name, module in named.items():
+                if isinstance(checkpoint.get(name), dict):
+                    checkpoint[name] = weights_for(module, checkpoint[name])
         checkpoint.pop("core", None)
         return restore(checkpoint, loads, path)
 

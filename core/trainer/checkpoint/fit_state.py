@@ -20,6 +20,7 @@ from ...callbacks.base import Callback
 from ...callbacks.checkpoint.run_folders import newest_checkpoint, run_folders
 from ...checkpoints import read_manifest
 from ...checkpoints.agreement import decide_on_rank_zero
+from ...checkpoints.foreign import LIGHTNING, is_foreign, load_any, weights_for
 from ...errors import CheckpointError, nearest, quoted
 from ...random import get_rng_state
 from ...runtime.checkpoint.parts import load_errors, run_facts
@@ -35,6 +36,7 @@ from ..module.module import Module
 from ..run_context import RunContext, parts_in_evaluation
 from ..step.configured_optimizers import Optimization
 from ..step.optimizer_controls import Controls
+from .lightning_checkpoint import datamodule_in, resumable
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
@@ -161,9 +163,13 @@ class FitState:
                 the strategy can load only its own number.
         """
         run, strategy = self.run, self.run.runtime.strategy
-        checkpoint = _read(strategy, path, *PARTS)
+        checkpoint = _read(run, path, is_fit=True)
         if strategy.is_global_zero:
             logger.info("resuming from %s", path)
+        if LIGHTNING in checkpoint:
+            keyed, schedules = list(_keyed(run.hooks.callbacks)), self.optimization.schedules
+            checkpoint = resumable(checkpoint, path, run, self.loaders, schedules, keyed)
+        _check_parts(checkpoint, path, *PARTS)
         _check_number(checkpoint, len(self.optimization.optimizers), path)
         states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard=True)
         if len(states.by_rank) != strategy.world_size and strategy.is_global_zero:
@@ -255,7 +261,8 @@ def load_module(run: RunContext, path: str) -> None:
         CheckpointError: The checkpoint is absent, uncommitted, damaged, or from another module.
     """
     strategy = run.runtime.strategy
-    checkpoint = _read(strategy, path, "state_dict")
+    checkpoint = _read(run, path)
+    _check_parts(checkpoint, path, "state_dict")
     for hook in run.hooks.bind_module("on_load_checkpoint"):
         hook(checkpoint)
     _load_module(strategy, run.module, checkpoint, path)
@@ -357,8 +364,19 @@ def _keyed(callbacks: Sequence[Callback]) -> Iterator[tuple[str, Callback]]:
         yield name if seen[name] == 1 else f"{name}#{seen[name]}", callback
 
 
-def _read(strategy: Strategy, path: str, *parts: str) -> dict[str, Any]:
-    checkpoint = strategy.load_checkpoint(path)
+def _read(run: RunContext, path: str, is_fit: bool = False) -> dict[str, Any]:
+    """A checkpoint of ours, or what another library has written."""
+    strategy = run.runtime.strategy
+    checkpoint = load_any(lambda: strategy.load_checkpoint(path), path, weights_only=True)
+    if is_fit and "state_dict" in checkpoint and is_foreign(checkpoint) and LIGHTNING not in checkpoint:
+        raise CheckpointError(
+            f"ckpt_path={path!r}: another library has written it, and fit cannot be resumed from its weights alone. "
+            f"Load them before, and start a new fit: module = {type(run.module).__name__}.load_from_checkpoint(path)."
+        )
+    return {**checkpoint, **datamodule_in(checkpoint, run.datamodule)}
+
+
+def _check_parts(checkpoint: dict[str, Any], path: str, *parts: str) -> None:
     missing = [part for part in parts if part not in checkpoint]
     if missing and "state_dict" in checkpoint and "core" in checkpoint:
         raise CheckpointError(
@@ -369,7 +387,6 @@ def _read(strategy: Strategy, path: str, *parts: str) -> dict[str, Any]:
         raise CheckpointError(
             f"ckpt_path={path!r}: the checkpoint has no {quoted(missing)}. Use one that a Trainer has written."
         )
-    return checkpoint
 
 
 def _check_number(checkpoint: Mapping[str, Any], given: int, path: str) -> None:
@@ -384,7 +401,8 @@ def _check_number(checkpoint: Mapping[str, Any], given: int, path: str) -> None:
 
 def _load_module(strategy: Strategy, module: Module, checkpoint: dict[str, Any], path: str) -> None:
     with load_errors("state_dict", path):
-        strategy.load_module_state(module, checkpoint["state_dict"])
+        state = checkpoint["state_dict"]
+        strategy.load_module_state(module, weights_for(module, state) if is_foreign(checkpoint) else state)
 
 
 def _load_datamodule(datamodule: DataModule | None, checkpoint: Mapping[str, Any], path: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from ...checkpoints.foreign import LIGHTNING
 from ...errors import WrongTypeError
 from ...utilities.nested import map_tensors
 from .from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
@@ -195,8 +196,10 @@ class DataModule(DataHooks, HyperParameters):
         saved, name = checkpoint.get("datamodule_hyper_parameters", {}), checkpoint.get("datamodule_hparams_name")
         saved = saved if hparams_file is None else read_hparams(hparams_file)
         datamodule: DataModule = create_from_checkpoint(cls, saved, name, overrides)  # type: ignore[arg-type]
-        if "datamodule" in checkpoint:
-            datamodule.load_state_dict(checkpoint["datamodule"])
+        theirs = type(datamodule).__qualname__ if LIGHTNING in checkpoint else "datamodule"
+        state = checkpoint.get("datamodule", checkpoint.get(theirs))
+        if state is not None:
+            datamodule.load_state_dict(state)
         return datamodule
 
     def __getstate__(self) -> dict[str, Any]:

@@ -7,12 +7,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import torch
-
 from ...checkpoints import absolute
+from ...checkpoints.foreign import load_any
 from ...checkpoints.full_load import load_whole
-from ...errors import CheckpointError, ConfigurationError, WrongTypeError, nearest, quoted
-from ...hints.argument_checks import check_path, is_url, suggest_arguments
+from ...errors import ConfigurationError, WrongTypeError, nearest, quoted
+from ...hints.argument_checks import check_path, suggest_arguments
 from ...utilities.nested import map_tensors
 from .hparams import AttributeDict
 
@@ -44,7 +43,7 @@ class ClassOnly:
 
 
 def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
-    """The content of a checkpoint with whole tensors: a directory of core's formats, or a file for ``torch.load``.
+    """The content of a checkpoint with whole tensors: of core's formats, or what another library has written.
 
     Raises:
         CheckpointError: It is absent, damaged, or holds objects other than tensors and plain data.
@@ -52,17 +51,8 @@ def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> d
     """
     check_path("checkpoint_path", path)
     place = absolute(path)
-    if is_url(place) or not os.path.isfile(place):
-        movable = map_location is None or isinstance(map_location, str | torch.device)
-        loaded = load_whole(place, map_location if movable else None)
-        return loaded if movable else _mapped(loaded, map_location)
-    try:
-        loaded = torch.load(place, map_location=map_location or "cpu", weights_only=True)
-    except Exception as error:  # whatever torch raises for the content of a file
-        raise CheckpointError(f"checkpoint_path={os.fspath(path)!r}: could not be read: {error}") from error
-    if not isinstance(loaded, dict):
-        raise CheckpointError(f"checkpoint_path={os.fspath(path)!r}: holds a {type(loaded).__name__}, not a dict.")
-    return loaded
+    loaded = load_any(lambda: load_whole(place), place, weights_only=True)
+    return loaded if map_location is None else _mapped(loaded, map_location)
 
 
 def _mapped(loaded: dict[str, Any], map_location: Any) -> dict[str, Any]:
@@ -87,12 +77,14 @@ def create_from_checkpoint(kind: Callable[..., T], saved: Mapping[str, Any], nam
         WrongTypeError: It does not have one of the user's arguments.
     """
     parameters = inspect.signature(kind).parameters
-    if name is not None and name in parameters and name not in given:
+    # Lightning says "kwargs" where each is an argument, and its command line adds a name of its own.
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    saved = {key: value for key, value in saved.items() if key != "_instantiator"}
+    if name is not None and name in parameters and name not in given and not (takes_any and name == "kwargs"):
         own = {key: value for key, value in given.items() if key in parameters}
         content = {**saved, **{key: value for key, value in given.items() if key not in parameters}}
         arguments = {name: AttributeDict(content), **own}
     else:
-        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
         unknown = [key for key in given if not takes_any and key not in parameters]
         if unknown:
             raise WrongTypeError(

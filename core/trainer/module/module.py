@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...checkpoints.foreign import is_foreign, weights_for
 from ...errors import LONGEST_LIST, BackendError, CheckpointError, ConfigurationError, WrongTypeError, quoted
 from ...hints.argument_checks import check_path, suggest_arguments
 from ...loggers.base import Logger
@@ -362,7 +363,7 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
 
         Args:
             checkpoint_path: A checkpoint that a Trainer has written with any strategy, or one file of it that
-                ``core.consolidate`` has written.
+                ``core.consolidate`` has written; or weights of another library, such as a file of Lightning's.
             map_location: The device of the module; the CPU by default.
             hparams_file: A file with hyperparameters, in place of those in the checkpoint: YAML, JSON, or a CSV table
                 with the columns ``key`` and ``value``.
@@ -389,11 +390,12 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
         if "state_dict" not in checkpoint:
             parts = quoted(sorted(map(str, checkpoint))[:LONGEST_LIST])
             raise CheckpointError(
-                f"checkpoint_path={path!r}: has no part 'state_dict', but {parts}. If torch.save wrote "
-                "the state of a module, load that: module.load_state_dict(torch.load(path))."
+                f"checkpoint_path={path!r}: has no part 'state_dict', but {parts}. Load the part with the weights: "
+                "module.load_state_dict(torch.load(path, weights_only=True)[...])."
             )
         with load_errors("state_dict", path):
             state = checkpoint["state_dict"]
+            state = weights_for(module, state) if is_foreign(checkpoint) else state
             module.load_state_dict(state, strict=module.strict_loading if strict is None else strict)
         device = next((tensor.device for tensor in state.values() if isinstance(tensor, torch.Tensor)), None)
         return module if device is None else module.to(device)
