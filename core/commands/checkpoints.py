@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from ..checkpoints.locations import store_of
-from ..checkpoints.manifest import DamagedError, Manifest
+from ..checkpoints.manifest import DamagedError, Manifest, NotOursError
 from ..errors import CheckpointError, CoreError, harmless
 from ..hints.argument_checks import is_url
 from .terminal import Style, is_terminal, table, width_of
@@ -76,8 +76,9 @@ def _look_at(path: str, verify: bool) -> Found | None:
     try:
         manifest = store.manifest()
     except CheckpointError as error:
-        # What another program calls a manifest is no checkpoint.
-        return None if type(error) is CheckpointError else Found(path, None, str(error), _state(error))
+        if type(error) in (CheckpointError, NotOursError):
+            return None  # gone meanwhile, or what another program calls a manifest
+        return Found(path, None, str(error), _state(error))
     try:
         if verify:
             with store.local_copy() as local:
