@@ -64,6 +64,26 @@ INPUTS = torch.ones(3, 4)
 
 
 @pytest.mark.deepspeed
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_group_that_is_added_later(stage: int) -> None:
+    """With stage 0 it is trained as by plain torch; else the engine would never step it, and it is refused."""
+    with torch_hal.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
+        own = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+        last = nn.Parameter(torch.ones(3))
+        model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=1.0))
+        group = {"params": [last], "lr": 0.5}
+        if stage:
+            with pytest.raises(ConfigurationError, match=r"would not train.* Add the group before prepare, or set"):
+                optimizer.add_param_group(group)
+            assert len(optimizer.param_groups) == 1
+            return
+        optimizer.add_param_group(group)
+        runtime.backward(model(torch.ones(1, 4)).sum() + (last * torch.arange(3.0)).sum())
+        optimizer.step()
+        assert last.tolist() == [1.0, 0.5, 0.0]
+
+
+@pytest.mark.deepspeed
 @pytest.mark.parametrize(("stage", "divided"), [(0, False), (2, False), (3, False), (3, True)])
 def test_a_module_runs_without_an_optimizer(stage: int, divided: bool) -> None:
     """Its outputs are the plain module's; an optimizer that comes afterwards is refused under stage 3."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
@@ -43,3 +43,16 @@ class EngineOptimizer(OptimizerWrapper):
                 "zero_grad: backward was called and no step followed. DeepSpeed's engine cannot drop these gradients. "
                 "Call zero_grad after step, or before backward."
             )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Like torch's, with stage 0.
+
+        Raises:
+            ConfigurationError: The stage is another one, in which the engine would never step these parameters.
+        """
+        if self.engine.stage:
+            raise ConfigurationError(
+                f"add_param_group: DeepSpeed's stage {self.engine.stage} divides parameters in prepare, and would not "
+                "train those that come later. Add the group before prepare, or set stage=0."
+            )
+        super().add_param_group(param_group)
