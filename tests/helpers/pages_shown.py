@@ -38,7 +38,13 @@ def is_run(page: Path) -> bool:
     return bool(blocks(page, "python")) or any(block.commands for block in blocks(page, "console"))
 
 
-MEASURED = {r"\b\d+:\d\d:\d\d\b": "0:00:00", r"\b[\d.]+(e\+\d+)?/s\b": "1/s", r"memory=[\d.]+ GB": "memory=1 GB"}
+MEASURED = {
+    r"\b\d+:\d\d:\d\d\b": "0:00:00",
+    r"\b\d{4}-\d\d-\d\d\b": "2026-01-01",
+    r"\b[\d.]+(e\+\d+)?/s\b": "1/s",
+    r"memory=[\d.]+ GB": "memory=1 GB",
+    r"\b[\d.]+ kB": "1 kB",
+}
 """What each run prints anew."""
 
 
@@ -47,7 +53,7 @@ WAITS = re.compile(r"^rank \d+ of \d+ waits .*\n", re.MULTILINE)
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether a page shows what is printed; ``...`` stands for any text, any time, rate or size of memory is right."""
+    """Whether a page shows what is printed; ``...`` stands for any text, any time, rate or size is right."""
     printed = WAITS.sub("", printed)
     for measured, constant in MEASURED.items():
         shown, printed = (re.sub(measured, constant, text) for text in (shown, printed))
