@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
     ("example", "devices"),
     [
         ("digits_trainer.py", "2"),
-        ("digits_runtime.py", "1"),
+        pytest.param("digits_runtime.py", "1", marks=pytest.mark.exhaustive),
         pytest.param("digits_trainer.py", "1", marks=pytest.mark.exhaustive),
         pytest.param("digits_runtime.py", "2", marks=pytest.mark.exhaustive),
     ],

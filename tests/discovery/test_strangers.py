@@ -159,7 +159,7 @@ def check(kind: str, facts: Kind, answers: dict[str, Any], clean: dict[str, Any]
     "kinds",
     [
         pytest.param(list(QUICK), id="quick"),
-        pytest.param(list(KINDS)[4::8], id="draw", marks=pytest.mark.slow),
+        pytest.param(list(KINDS)[4::12], id="draw", marks=pytest.mark.slow),
         *(
             pytest.param(list(KINDS)[first : first + PART], id=f"{first}", marks=pytest.mark.exhaustive)
             for first in range(0, len(KINDS), PART)

@@ -40,11 +40,11 @@ CLI = (
 )
 
 CASES = [
-    Case("fine_tuning", 23, fits=2),
     Case("image_classifier_cli", 14, CLI),
     Case("gan_trainer", 26, monitor="generator_loss", steps=2, devices=2),
 ]
 MORE = [
+    Case("fine_tuning", 23, fits=2),
     Case("autoencoder", 15),
     Case("image_classifier", 14),
     Case("transformer", 17),

@@ -18,7 +18,7 @@ pytestmark = [
 SECONDS = 30
 """Allowed from the death, or from the end of a time limit, until all are gone, on a machine that does other things."""
 QUICK = ("ddp", "import exit")
-SLOW = (("torch-hal run", "never"), ("torch-hal run", "stop"), ("torchrun", "input waits"))
+SLOW = (("torch-hal run", "stop"), ("torchrun", "input waits"))
 CASES = [
     pytest.param(*case, marks=() if case == QUICK else pytest.mark.slow if case in SLOW else pytest.mark.exhaustive)
     for case in ((launcher, way) for launcher in LAUNCHERS for way in WAYS)

@@ -53,7 +53,11 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("strategy", "by"),
-    [("ddp", "variable"), *(pytest.param("ddp_spawn", by, marks=pytest.mark.slow) for by in ("variable", "argument"))],
+    [
+        ("ddp", "variable"),
+        pytest.param("ddp_spawn", "argument", marks=pytest.mark.slow),
+        pytest.param("ddp_spawn", "variable", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_device_type_of_a_package_without_entry_point(strategy: str, by: str, tmp_path: Path) -> None:
     """``auto`` finds the devices of a package that only its import adds to torch, in started processes as well."""

@@ -25,6 +25,11 @@ NAMES = {
 LONGEST = "a23456789_123456789-2345678901"
 ONE_AND_SLOWER = [pytest.param(kind, marks=[] if kind == "accelerator" else pytest.mark.slow) for kind in NAMES]
 """One package is tested each time, the others with the slow tests."""
+IN_CI = [
+    pytest.param(*one.values, marks=pytest.mark.exhaustive) if one.values == ("strategy",) else one
+    for one in ONE_AND_SLOWER
+]
+"""A strategy's runs take minutes; as it is written it is DDP, which passes in test_core_backends.py."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +48,7 @@ def installed(written: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
     return os.pathsep.join([str(target), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-@pytest.mark.parametrize("kind", ONE_AND_SLOWER)
+@pytest.mark.parametrize("kind", IN_CI)
 def test_it_passes_the_kit(written: dict[str, Path], installed: str, kind: str) -> None:
     """Its own tests pass where it is installed: tiers T0 and T1 of the kit, without hardware."""
     env = {"PYTHONPATH": installed}
