@@ -79,8 +79,6 @@ class SafetensorsCheckpointIO(CheckpointIO):
                 f"checkpoint_io='safetensors': safetensors cannot be imported ({error}). Run: pip install safetensors"
             ) from error
 
-    keeps_views = False  # the format has no strides
-
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_format"}
 

@@ -184,8 +184,6 @@ class MultiProcessTests:
                 start = {"start_command": start_command(count)} if start_command else {"started_here": count}
             done = pytestconfig.stash.setdefault(_DONE, {})
             run_arguments = {**arguments, "devices": count, "optimizer": optimizer}
-            if pytestconfig.getoption("--quick", default=False):
-                run_arguments["quick"] = True
             limit = pytestconfig.getoption("--test-limit", default=TEST_LIMIT) * LIMIT / TEST_LIMIT
             is_eager = "eager" not in unsupported
             return Runs(run_arguments, is_eager, run_precisions, start, tmp_path_factory, done, limit)
