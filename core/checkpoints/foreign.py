@@ -6,6 +6,7 @@ of ours is one. It has no part ``"core"``, by which the two are told apart.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -21,17 +22,12 @@ from ..errors import CheckpointError, ConfigurationError
 from .locations import absolute, local_copy
 from .manifest import LARGEST, FileRecord, Manifest, NotOursError, open_file
 from .safe_unpickling import load_tensors, refuse_code
+from .safetensors_io import read_safetensors
 
-__all__ = ["ACCELERATE", "LIGHTNING", "is_foreign", "load_any", "read_directory", "weights_for"]
+__all__ = ["LIGHTNING", "is_foreign", "load_any", "read_directory", "weights_for"]
 
 LIGHTNING = "pytorch-lightning_version"
 """The part that each checkpoint of Lightning has."""
-
-ACCELERATE = "random_states_{rank}.pkl"
-"""The file of each process in each state that Accelerate has saved."""
-
-METADATA = ".metadata"
-"""The file of ``torch.distributed.checkpoint`` that says which tensor is where."""
 
 _WEIGHTS_FILE = re.compile(r"(?:model|pytorch_model)(?P<number>_\d+)?\.(?:safetensors|bin)(?:\.index\.json)?")
 _STATE_FILE = re.compile(r"((?:optimizer|scheduler|scaler|custom_checkpoint)(?:_\d+)?)\.(?:bin|pt|pkl)")
@@ -118,17 +114,15 @@ def _read_old(path: Path) -> Any:
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
-        from safetensors.torch import load_file
+        importlib.import_module("safetensors.torch")
     except ImportError as error:
         raise ConfigurationError(
             f"{path} has the format of safetensors, which cannot be imported ({error}). Run: pip install safetensors"
         ) from error
     try:
-        mapped = load_file(path, device="cpu")
+        return read_safetensors(path)
     except Exception as error:  # its own class
         raise CheckpointError(f"{path} is damaged: {error}") from error
-    # Copies, since these are mapped into memory, and would keep the disk space of a removed file.
-    return {name: mapped.pop(name).clone() for name in list(mapped)}
 
 
 # -- directories -----------------------------------------------------------------------------------------------------
@@ -150,6 +144,8 @@ def read_directory(directory: Path, weights_only: bool = False) -> dict[str, Any
         CheckpointError: A file in it cannot be read.
         ConfigurationError: A file has safetensors' format, and that package is not installed.
     """
+    from .shard_reader import METADATA  # imports torch.distributed.checkpoint
+
     if (directory / METADATA).is_file():
         return _read_shards(directory)
     files: dict[str, Path] = {}

@@ -130,7 +130,7 @@ class Manifest:
     step: int | None = None
     """The number of optimizer steps, of a Trainer."""
     metrics: Mapping[str, float] = attrs.field(factory=dict)
-    """The newest finite value of each metric that a Trainer had logged."""
+    """The finite values that a Trainer has logged in epochs and passes that ended after this step."""
 
     @classmethod
     def describe(cls, run: Any, files: Mapping[str, FileRecord], checkpoint_io: str) -> Manifest:

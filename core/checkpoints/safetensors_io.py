@@ -20,7 +20,7 @@ from .manifest import FileRecord, Manifest
 from .torch_io import SHARD, read_shard, write_shard
 from .weights_only import refuse_unreadable
 
-__all__ = ["SafetensorsCheckpointIO", "write_safetensors"]
+__all__ = ["SafetensorsCheckpointIO", "read_safetensors", "write_safetensors"]
 
 _NAME = "safetensors"
 _FILE = "tensors.safetensors"
@@ -60,6 +60,20 @@ def write_safetensors(
     file.chmod(mode)  # the package lets only this user read it
 
 
+def read_safetensors(file: Path, map_location: Any = None) -> dict[str, Tensor]:
+    """The tensors in a file of safetensors' format, moved as ``torch.load(map_location=...)`` does.
+
+    They are copies: the package maps the file into memory, which would fail when another host removes it.
+
+    Raises:
+        Exception: Of the package, if the file is damaged.
+    """
+    from safetensors.torch import load_file
+
+    mapped = load_file(file, device="cpu")
+    return {name: _move(mapped.pop(name), map_location).clone() for name in list(mapped)}
+
+
 class SafetensorsCheckpointIO(CheckpointIO):
     """A directory with tensors in safetensors' format, the remaining values as torch writes them, and a manifest.
 
@@ -73,18 +87,11 @@ class SafetensorsCheckpointIO(CheckpointIO):
 
     def __init__(self) -> None:
         try:
-            self._format = importlib.import_module("safetensors.torch")
+            importlib.import_module("safetensors.torch")
         except ImportError as error:
             raise ConfigurationError(
                 f"checkpoint_io='safetensors': safetensors cannot be imported ({error}). Run: pip install safetensors"
             ) from error
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_format"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]
-        vars(self).update(state)
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
@@ -124,9 +131,7 @@ class SafetensorsCheckpointIO(CheckpointIO):
         manifest.verify(directory)
         rest = read_shard(directory, map_location)
         try:
-            # Copies, since these are mapped into memory: they would fail when another host removes the checkpoint.
-            mapped = self._format.load_file(manifest.file(directory, _FILE), device="cpu")
-            tensors = {name: _move(mapped.pop(name), map_location).clone() for name in list(mapped)}
+            tensors = read_safetensors(manifest.file(directory, _FILE), map_location)
             checkpoint: dict[str, Any] = rest["content"]
             for place, (name, kind) in rest["places"].items():
                 _put(checkpoint, place, _as(tensors[name], kind))

@@ -18,10 +18,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from ..errors import CheckpointError
 from .disk_remedies import UNCHANGED, remedy
 from .manifest import FileRecord
+from .shard_reader import METADATA
 
 __all__ = ["write_shards"]
-
-_METADATA = ".metadata"
 
 
 def write_shards(
@@ -54,7 +53,7 @@ def write_shards(
             f"{cause}.{remedy(cause)}{UNCHANGED}" if isinstance(cause, OSError) else f"{type(cause).__name__}: {cause}"
         )
         raise CheckpointError(f"checkpoint {os.fspath(path)} cannot be written: rank {rank}: {why}") from error
-    files = [*staged.glob(f"__{_rank()}_*"), *([staged / _METADATA] if _rank() == 0 else [])]
+    files = [*staged.glob(f"__{_rank()}_*"), *([staged / METADATA] if _rank() == 0 else [])]
     return {file.name: FileRecord.of(file) for file in files}
 
 

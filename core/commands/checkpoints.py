@@ -11,8 +11,9 @@ from typing import Any
 
 import attrs
 
+from ..checkpoints.commit import RESERVED
 from ..checkpoints.locations import store_of
-from ..checkpoints.manifest import DamagedError, Manifest, NotOursError
+from ..checkpoints.manifest import FILE_NAME, DamagedError, Manifest, NotOursError
 from ..errors import CheckpointError, CoreError, harmless
 from ..hints.argument_checks import is_url
 from .terminal import Style, is_terminal, table, width_of
@@ -65,10 +66,10 @@ def _paths(directory: str) -> Iterator[str]:
     if not os.path.isdir(directory):
         raise CheckpointError(f"{directory!r} is not a directory. Give the directory of a run, or of its checkpoints.")
     for folder, folders, files in os.walk(directory):
-        if "manifest.json" in files:
+        if FILE_NAME in files:
             folders.clear()  # the parts of a checkpoint are not checkpoints
             yield folder
-        folders[:] = sorted(name for name in folders if not name.startswith(".core-"))
+        folders[:] = sorted(name for name in folders if not name.startswith(RESERVED))
 
 
 def _look_at(path: str, verify: bool) -> Found | None:

@@ -1156,8 +1156,9 @@ class Runtime(RunFacts, KnownAttributes):
         then goes on bit for bit.
 
         Args:
-            input_dir: The checkpoint, or a directory of Accelerate's ``save_state``; a warning names what begins anew,
-                since it does not hold it. Unless given, the newest committed one in the project's folder.
+            input_dir: The checkpoint, or a directory that Accelerate's ``save_state`` has written. A warning lists what
+                such a directory does not contain, and what is therefore not restored. Unless given, the newest
+                committed one in the project's folder.
             load_kwargs: Must be ``None``.
             reshard: Whether to accept a checkpoint of another number of processes. What is left of an epoch is then
                 divided among these, each sample once; generators of additional processes get new states.

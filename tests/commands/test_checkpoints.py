@@ -104,7 +104,7 @@ def test_a_newer_format(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_names_of_others(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A name cannot control the terminal, or begin a line of its own."""
+    """Control characters and line breaks in a name are escaped."""
     (folder / "state").rename(folder / "a\x1b[2J\nb")
     main([str(folder)])
     assert "a\\x1b[2J\\nb" in capsys.readouterr().out

@@ -97,7 +97,7 @@ def test_the_run_goes_on(safe: bool, tmp_path: Path, caplog: pytest.LogCaptureFi
     assert again.counter.value == 3
     assert runtime.unwrap_model(again.first)[0].weight is runtime.unwrap_model(again.first)[2].weight
     assert "saved by Accelerate on 1 process(es)" in caplog.text
-    assert "begins anew: the position in the data" in caplog.text
+    assert "Not restored, since the state does not contain it: the position in the data" in caplog.text
 
 
 def test_parts_of_your_choice(tmp_path: Path) -> None:

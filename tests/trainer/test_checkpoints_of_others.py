@@ -127,8 +127,8 @@ def test_a_fit_of_lightning_goes_on(
     assert module.seen == losses[2 * BATCHES :]
     assert_same(module, whole)
     assert (trainer.current_epoch, trainer.global_step) == (4, 4 * BATCHES)
-    assert "written by Lightning 2.6.6. Weights, optimizers, schedulers, epoch 2 and step 14 go on" in caplog.text
-    assert "begins anew: random number generators" in caplog.text
+    assert "written by Lightning 2.6.6. Restored: weights, optimizers, schedulers, epoch 2 and step 14. " in caplog.text
+    assert "Not restored, since the checkpoint does not contain it: random number generators" in caplog.text
     assert left_out in caplog.text
     assert left_out or "Left out" not in caplog.text
 
@@ -190,7 +190,7 @@ def test_two_processes_go_on(tmp_path: Path) -> None:
 
 
 def test_states_of_callbacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """EarlyStopping goes on; a ModelCheckpoint begins anew, and so does what this run lacks: the warning names them."""
+    """EarlyStopping is restored. The warning lists the states that are not: ModelCheckpoint's, and unknown ones."""
     *_, saved = trained()
     stopping = {"wait_count": 2, "stopped_epoch": 0, "best_score": torch.tensor(1e-9), "patience": 3}
     saved["callbacks"] = {

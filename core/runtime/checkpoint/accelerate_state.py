@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...checkpoints.foreign import ACCELERATE, read_directory, weights_for
+from ...checkpoints.foreign import read_directory, weights_for
 from ...checkpoints.safe_unpickling import load_tensors
 from ...errors import CheckpointError, ConfigurationError
 from ...random import set_rng_state
@@ -23,13 +23,15 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["is_accelerates", "load_accelerate_state"]
 
+RANDOM_STATES = "random_states_"
+"""What the name of the file begins with that each process writes; its rank and ``.pkl`` follow."""
 PARTS = {"model": "model", "optimizer": "optimizer", "scheduler": "scheduler", "object": "custom_checkpoint"}
 """The names of files, by kind of object."""
 
 
 def is_accelerates(directory: str | os.PathLike[str]) -> bool:
     """Whether Accelerate has saved the state of a run there."""
-    return Path(directory, ACCELERATE.format(rank=0)).is_file()
+    return Path(directory, f"{RANDOM_STATES}0.pkl").is_file()
 
 
 def load_accelerate_state(
@@ -39,7 +41,9 @@ def load_accelerate_state(
     load: Callable[[Any, Any], None],
     accumulation_steps: int,
 ) -> None:
-    """Load what Accelerate has saved; every process calls it. A warning names what begins anew.
+    """Load a state that Accelerate has saved. Every process must call this function.
+
+    A warning lists what is not restored, because the state does not contain it.
 
     Args:
         directory: Where its files are.
@@ -53,7 +57,7 @@ def load_accelerate_state(
             accumulation, or its schedulers count other steps.
     """
     parts = read_directory(directory)
-    ranks = [name for name in os.listdir(directory) if name.startswith(ACCELERATE.partition("{")[0])]
+    ranks = [name for name in os.listdir(directory) if name.startswith(RANDOM_STATES)]
     names = {kind: [_name(kind, number) for number in range(len(found))] for kind, found in objects.items()}
     _check_counts(directory, parts, names)
     states = _random_states(directory, strategy.global_rank if len(ranks) == strategy.world_size else 0)
@@ -81,12 +85,12 @@ def load_accelerate_state(
         _restore_generators(states, strategy)
     if strategy.is_global_zero:
         logger.warning(
-            "load_state: %s: saved by Accelerate on %d process(es). Models, optimizers, schedulers, registered objects"
-            "%s go on. What it does not hold begins anew: the position in the data, for which a script calls "
-            "skip_first_batches, and the order of shuffled data%s",
+            "load_state: %s: saved by Accelerate on %d process(es). Restored: models, optimizers, schedulers, "
+            "registered objects%s. Not restored, since the state does not contain it: the position in the data, for "
+            "which a script calls skip_first_batches, and the order of shuffled data%s",
             directory,
             len(ranks),
-            " and random number generators" * has_generators,
+            ", random number generators" * has_generators,
             "" if has_generators else f"; the random number generators, which are those of {len(ranks)} process(es)",
         )
 
@@ -118,7 +122,7 @@ def _counts_processes(scheduler: Mapping[str, Any], parts: Mapping[str, Any]) ->
 def _random_states(directory: Path, rank: int) -> dict[str, Any]:
     """What a process has saved of its generators; numpy's is an array, which is all that is allowed in addition."""
     with torch.serialization.safe_globals(_classes_of_arrays()):
-        states: dict[str, Any] = load_tensors(directory / ACCELERATE.format(rank=rank), "cpu")
+        states: dict[str, Any] = load_tensors(directory / f"{RANDOM_STATES}{rank}.pkl", "cpu")
     return states
 
 

@@ -98,12 +98,9 @@ class Checkpointing:
         strategy = self._life.live()
         checkpoint = load_any(lambda: strategy.load_checkpoint(path), path)
         if is_foreign(checkpoint):
-            named = {
-                name: own_module(obj, strategy) for name, obj in (state or {}).items() if isinstance(obj, nn.Module)
-            }
-            for name, module in named.items():
-                if isinstance(checkpoint.get(name), dict):
-                    checkpoint[name] = weights_for(module, checkpoint[name])
+            for name, obj in (state or {}).items():
+                if isinstance(obj, nn.Module) and isinstance(checkpoint.get(name), dict):
+                    checkpoint[name] = weights_for(own_module(obj, strategy), checkpoint[name])
         checkpoint.pop("core", None)
         return restore(checkpoint, loads, path)
 

@@ -1,7 +1,7 @@
-"""A checkpoint of Lightning's Trainer as one from which a fit of ours goes on.
+"""A checkpoint of Lightning's Trainer, translated so that ``fit`` can resume from it.
 
-Lightning keeps no states of random number generators and no position within an epoch. So a fit goes on from the end of
-an epoch, and a warning names what begins anew.
+Lightning's checkpoints contain neither the states of random number generators nor a position within an epoch. So
+``fit`` resumes from the end of an epoch, and a warning lists what is not restored.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def resumable(
     Args:
         checkpoint: What Lightning has saved.
         path: Where, for messages.
-        run: The one that goes on.
+        run: The one that resumes.
         loaders: What it reads.
         schedules: What its optimizers' learning rates follow.
         keyed: Its callbacks, with their names in checkpoints.
@@ -82,9 +82,9 @@ def resumable(
         skipped.pop(PLATEAU, None)
     if strategy.is_global_zero:
         logger.warning(
-            "ckpt_path=%r: written by Lightning %s. Weights, optimizers, schedulers, epoch %d and step %d go on. What"
-            " it does not hold begins anew: random number generators (dropout, the order of shuffled data), logged "
-            "metrics%s.%s",
+            "ckpt_path=%r: written by Lightning %s. Restored: weights, optimizers, schedulers, epoch %d and step %d. "
+            "Not restored, since the checkpoint does not contain it: random number generators (dropout, the order of "
+            "shuffled data), logged metrics%s.%s",
             path,
             checkpoint[LIGHTNING],
             progress.epoch,
@@ -104,7 +104,6 @@ def resumable(
     return {
         **checkpoint,
         **{f"optimizer_{index}" if index else "optimizer": found for index, found in optimizers},
-        **datamodule_in(checkpoint, run.datamodule),
         "precision": next((checkpoint[name] for name in SCALERS if name in checkpoint), {}),
         "callbacks": callbacks,
         "metrics": run.metric_log.state_dict(),

@@ -77,7 +77,8 @@ def create_from_checkpoint(kind: Callable[..., T], saved: Mapping[str, Any], nam
         WrongTypeError: It does not have one of the user's arguments.
     """
     parameters = inspect.signature(kind).parameters
-    # Lightning says "kwargs" where each is an argument, and its command line adds a name of its own.
+    # Where hyperparameters are keyword arguments, Lightning saves the name "kwargs"; LightningCLI saves "_instantiator"
+    # with them.
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     saved = {key: value for key, value in saved.items() if key != "_instantiator"}
     if name is not None and name in parameters and name not in given and not (takes_any and name == "kwargs"):

@@ -1,6 +1,6 @@
 """Validates after times, in processes whose batches take different times; notes where, and how often they talk.
 
-Each process has a clock of its own that only a step moves, so that the result does not depend on the machine.
+Each process has its own clock, which only training steps advance. So the result does not depend on the machine's speed.
 """
 
 import os
