@@ -1,7 +1,7 @@
 """``torch-hal consolidate DIR [FILE]``, also ``python -m core.consolidate``: a checkpoint directory as one file.
 
 Every tensor in the file is whole. Any number of processes may have written the directory; none needs to run.
-``torch.load(FILE)`` reads the file.
+``torch.load(FILE)`` reads the file, which is a checkpoint too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def consolidate(directory: str | os.PathLike[str], file: str | os.PathLike[str] 
     """Write the checkpoint in ``directory`` as one file. The file is complete or does not exist.
 
     Args:
-        directory: A checkpoint that the CheckpointIO ``sharded`` or ``torch`` wrote.
+        directory: A checkpoint that the CheckpointIO ``sharded``, ``safetensors`` or ``torch`` wrote.
         file: The file to write; the directory's path with ``.pt`` appended by default.
 
     Returns:
@@ -31,17 +31,14 @@ def consolidate(directory: str | os.PathLike[str], file: str | os.PathLike[str] 
         CheckpointError: The checkpoint is missing, uncommitted or damaged, or ``file`` already exists or cannot be
             written.
     """
-    from .checkpoints import committed_file, store_of
+    from .checkpoints import TorchCheckpointIO, store_of
     from .checkpoints.full_load import load_whole
-    from .checkpoints.torch_io import write_shard
 
     given = os.fspath(directory)
     target = os.fspath(file or (f"{given.rstrip('/')}.pt" if is_url(given) else f"{os.path.normpath(given)}.pt"))
     if store_of(target).exists():
         raise CheckpointError(f"file={target!r} already exists. Choose another path, or remove the file first.")
-    checkpoint = load_whole(directory)
-    with committed_file(target) as staged:
-        write_shard(checkpoint, staged, target)
+    TorchCheckpointIO().save_checkpoint(load_whole(directory), target)
     return target
 
 

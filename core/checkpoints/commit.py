@@ -1,8 +1,8 @@
 """Commit a checkpoint to its path, completely or not at all.
 
 A checkpoint is written into a staging directory next to its path, synced to disk, and moved to its path by one rename.
-A rename cannot replace a directory: an existing one is first set aside under a fixed name, from which it is read until
-the new one is in place::
+That replaces a file. It cannot replace a directory: an existing one is first set aside under a fixed name, from which
+it is read until the new one is in place::
 
     .core-tmp-<host>+<random>/NAME     written and synced            load(NAME) -> old
     NAME -> .core-old/NAME             the old one is set aside      load(NAME) -> old, from .core-old/NAME
@@ -140,10 +140,10 @@ def committed_local(path: str | os.PathLike[str], *, directory: bool) -> Iterato
                 if directory:
                     staged.mkdir()
                 yield staged
-                if directory and not is_checkpoint(staged):
-                    raise CheckpointError(f"{target} cannot be committed: the directory has no {FILE_NAME}.")
-                if directory:
+                if is_checkpoint(staged):
                     number(staged, target.parent)
+                elif directory:
+                    raise CheckpointError(f"{target} cannot be committed: the directory has no {FILE_NAME}.")
                 _sync_tree(staged)
                 _take_place(staged, target)
                 placed = True

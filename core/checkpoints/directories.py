@@ -1,9 +1,10 @@
-"""A directory that may be a checkpoint: whether it is one, its number, and which of the files in it are its own."""
+"""A file or directory that may be a checkpoint: whether it is one, its number, and which files are its own."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 import attrs
@@ -22,28 +23,34 @@ from .manifest import (
     open_file,
     parsed,
 )
+from .single_file import read_trailer
 
 __all__ = [
     "identity",
     "is_checkpoint",
     "is_damaged",
     "number",
+    "sequence_of",
     "set_number",
     "unlisted_files",
 ]
 
 
-def identity(directory: Path) -> str | None:
+def identity(place: Path) -> str | None:
     """Tells a checkpoint from any other, by its manifest; ``None`` if there is no manifest that can be read."""
     try:
-        with open_file(directory / FILE_NAME) as file:
+        if place.is_file():
+            with place.open("rb") as file:
+                trailer, size = read_trailer(file)
+            return None if trailer is None else f"{trailer.sha256} {size}"
+        with open_file(place / FILE_NAME) as file:
             return hashlib.sha256(file.read(LARGEST)).hexdigest()
     except (OSError, CheckpointError):
         return None
 
 
-def number(directory: Path, parent: Path) -> None:
-    """Give the checkpoint in ``directory`` the next sequence number of those in ``parent``.
+def number(place: Path, parent: Path) -> None:
+    """Give the checkpoint at ``place`` the next sequence number of those in ``parent``.
 
     Clocks can be set back, so that times do not tell which checkpoint was saved last.
     """
@@ -55,41 +62,46 @@ def number(directory: Path, parent: Path) -> None:
     _numbers[parent] = known = {name: _numbered(name, before.get(name)) for name in names}
     for folder in list(_numbers)[:-MOST_FOLDERS]:
         del _numbers[folder]
-    set_number(directory, min(max((each[1] for each in known.values()), default=0) + 1, MOST))
+    set_number(place, min(max((each[1] for each in known.values()), default=0) + 1, MOST))
 
 
 _Numbered = tuple[tuple[int, int, int] | None, int]
-"""A manifest's inode, time and size, or ``None`` where there is none; and the sequence number in it."""
+"""Inode, time and size of a checkpoint's file or manifest, ``None`` where there is none; and the sequence number."""
 _numbers: dict[Path, dict[str, _Numbered]] = {}
 """What the newest saves have found, by folder: with 1,000 checkpoints, reading them takes longer than a save."""
 MOST_FOLDERS = 8
 """In how many folders the numbers are remembered."""
 
 
-def _numbered(directory: str, before: _Numbered | None) -> _Numbered:
+def _numbered(name: str, before: _Numbered | None) -> _Numbered:
     try:
-        status = os.stat(os.path.join(directory, FILE_NAME), follow_symlinks=False)
+        status = os.stat(name)
+        if stat.S_ISDIR(status.st_mode):
+            status = os.stat(os.path.join(name, FILE_NAME), follow_symlinks=False)
     except OSError:
-        return None, _sequence(Path(directory))  # what the error means is decided there
-    # A commit puts a new directory in place, so that a manifest is never written twice.
+        return None, sequence_of(Path(name))  # what the error means is decided there
+    # A commit puts a new file or directory in place, so that a manifest is never written twice.
     file = (status.st_ino, status.st_mtime_ns, status.st_size)
-    return before if before is not None and before[0] == file else (file, _sequence(Path(directory)))
+    return before if before is not None and before[0] == file else (file, sequence_of(Path(name)))
 
 
-def set_number(directory: Path, sequence: int) -> None:
-    """Give the checkpoint in ``directory`` this sequence number."""
-    manifest = Manifest._parse(parsed(directory / FILE_NAME), directory / FILE_NAME)
-    attrs.evolve(manifest, sequence=sequence).write(directory)
+def set_number(place: Path, sequence: int) -> None:
+    """Give the checkpoint at ``place`` this sequence number."""
+    attrs.evolve(Manifest.parse(parsed(place), place), sequence=sequence).write(place)
 
 
-def _sequence(directory: Path) -> int:
+def sequence_of(place: Path) -> int:
     """The sequence number of a checkpoint, also of a damaged one; 0 if there is none.
 
     Raises:
         OSError: The disk or its server fails, so that nothing is known.
     """
     try:
-        return count(parsed(directory / FILE_NAME)["sequence"])
+        if stat.S_ISREG(os.stat(place).st_mode):
+            with place.open("rb") as file:
+                trailer, _ = read_trailer(file)
+            return 0 if trailer is None else min(trailer.sequence, MOST)
+        return count(parsed(place)["sequence"])
     except OSError as error:
         if error.errno in FAILURES:
             raise
@@ -98,10 +110,10 @@ def _sequence(directory: Path) -> int:
         return 0
 
 
-def is_checkpoint(directory: Path) -> bool:
-    """Whether ``directory`` is a checkpoint in any format. Other directories are never replaced or removed."""
+def is_checkpoint(place: Path) -> bool:
+    """Whether ``place`` is a checkpoint in any format. Other directories are never replaced or removed."""
     try:
-        return is_ours(parsed(directory / FILE_NAME))
+        return is_ours(parsed(place))
     except (FileNotFoundError, CheckpointError):
         return False
 
@@ -109,7 +121,7 @@ def is_checkpoint(directory: Path) -> bool:
 def is_damaged(directory: Path) -> bool:
     """Whether ``directory`` has a manifest that cannot be parsed, so that no one can tell whose it is."""
     try:
-        parsed(directory / FILE_NAME)
+        parsed(directory)
     except DamagedManifestError:
         return True
     except (FileNotFoundError, CheckpointError):
@@ -120,7 +132,7 @@ def is_damaged(directory: Path) -> bool:
 def _listed_files(directory: Path) -> set[str] | None:
     """The names in the manifest of a checkpoint in any format; ``None`` if that cannot be told."""
     try:
-        return {FILE_NAME, *parsed(directory / FILE_NAME)["files"]}
+        return {FILE_NAME, *parsed(directory)["files"]}
     except (FileNotFoundError, CheckpointError, *NOT_A_MANIFEST):
         return None
 

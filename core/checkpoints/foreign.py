@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConfigurationError
 from .locations import absolute, local_copy
-from .manifest import LARGEST, FileRecord, Manifest, NotOursError, open_file
+from .manifest import LARGEST, DamagedError, FileRecord, Manifest, NotOursError, open_file
 from .safe_unpickling import load_tensors, refuse_code
 from .safetensors_io import read_safetensors
 
-__all__ = ["LIGHTNING", "is_foreign", "load_any", "read_directory", "weights_for"]
+__all__ = ["LIGHTNING", "is_foreign", "is_lightnings", "load_any", "read_directory", "weights_for"]
 
 LIGHTNING = "pytorch-lightning_version"
-"""The part that each checkpoint of Lightning has."""
+"""The part that each checkpoint of Lightning has, and each of our Trainer's, so that Lightning reads its weights."""
 
 _WEIGHTS_FILE = re.compile(r"(?:model|pytorch_model)(?P<number>_\d+)?\.(?:safetensors|bin)(?:\.index\.json)?")
 _STATE_FILE = re.compile(r"((?:optimizer|scheduler|scaler|custom_checkpoint)(?:_\d+)?)\.(?:bin|pt|pkl)")
@@ -58,6 +58,8 @@ def load_any(
             found = _read_file(place) if place.is_file() else read_directory(place, weights_only)
         if not found:
             raise
+    if not is_foreign(found):
+        raise DamagedError(f"{os.fspath(path)} is damaged: torch-hal has written it, and its manifest is missing.")
     if weights_only and isinstance(found.get("model"), dict):
         found.setdefault("state_dict", found["model"])
     return found
@@ -66,6 +68,11 @@ def load_any(
 def is_foreign(checkpoint: Mapping[str, Any]) -> bool:
     """Whether another library has written it."""
     return "core" not in checkpoint
+
+
+def is_lightnings(checkpoint: Mapping[str, Any]) -> bool:
+    """Whether Lightning's Trainer has written it."""
+    return LIGHTNING in checkpoint and is_foreign(checkpoint)
 
 
 # -- files -----------------------------------------------------------------------------------------------------------

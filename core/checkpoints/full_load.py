@@ -17,7 +17,7 @@ def load_whole(path: str | os.PathLike[str], map_location: Any = None) -> dict[s
     """The checkpoint at a path or URL, which any CheckpointIO of core has written.
 
     Args:
-        path: Its directory.
+        path: Its file or directory.
         map_location: The device of its tensors; the CPU by default.
 
     Raises:

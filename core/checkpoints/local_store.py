@@ -1,11 +1,10 @@
-"""Checkpoints in directories of this machine, or of a file system that it has mounted."""
+"""Checkpoints in the file systems of this machine."""
 
 from __future__ import annotations
 
 import logging
 import os
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -14,8 +13,9 @@ from ..errors import CheckpointError
 from .agreement import GatherObject, check_shared, run_on_each_rank, run_on_rank_zero
 from .commit import RESERVED, committed_local, local_path, locate, remove_local, set_aside_names, write_errors
 from .concurrent_reads import Attempts, read_together_undisturbed, read_undisturbed
-from .disk_remedies import FAILURES, reading_remedy
-from .manifest import Manifest, NewerFormatError, UnreadableError, unreadable
+from .directories import sequence_of
+from .disk_remedies import reading_remedy
+from .manifest import Manifest, NewerFormatError, NotOursError, UnreadableError, unreadable
 from .store import Store
 
 __all__ = ["LocalStore"]
@@ -92,19 +92,20 @@ class LocalStore(Store):
             found: list[tuple[int, str, str]] = []
             others: list[NewerFormatError] = []
             damaged: list[CheckpointError] = []
-            for name in sorted(names):
-                try:
-                    if read_undisturbed(folder / name, _is_directory):
+            for number, alike in self._by_number(folder, names):
+                for name in alike:
+                    try:
                         manifest = LocalStore(folder / name).manifest()
                         found.append((manifest.sequence, manifest.saved_at, name))
-                except NewerFormatError as error:
-                    others.append(error)
-                except UnreadableError:
-                    raise  # it may be the last one
-                except CheckpointError as error:
-                    # Hidden directories are mostly other programs'; one of directories alone is a run's folder.
-                    if not name.startswith(".") and not _holds_directories(folder / name):
-                        damaged.append(error)
+                    except NewerFormatError as error:
+                        others.append(error)
+                    except UnreadableError:
+                        raise  # it may be the last one
+                    except CheckpointError as error:
+                        if _is_damaged(folder / name, error):
+                            damaged.append(error)
+                if number and found:
+                    break  # the others were saved before
             # Another process may have removed one meanwhile, and have saved a newer one before that.
             if names <= self._present(folder, attempts):
                 break
@@ -115,6 +116,20 @@ class LocalStore(Store):
             if last is None or (other.sequence or last[0]) >= last[0]:
                 raise other
         return Path(self.path) / last[2] if last is not None else None
+
+    def _by_number(self, folder: Path, names: Collection[str]) -> list[tuple[int, list[str]]]:
+        """``names`` by sequence number, from the largest to the smallest; those whose number is not known come first.
+
+        Reading the number of a file takes one short read. Two saves at the same time may have the same number.
+        """
+        numbers: dict[int, list[str]] = {}
+        for name in sorted(names):
+            try:
+                numbers.setdefault(sequence_of(folder / name), []).append(name)
+            except OSError as error:
+                raise unreadable(folder / name, error) from error
+        unknown = numbers.pop(0, [])
+        return [(0, unknown), *sorted(numbers.items(), reverse=True)]
 
     def _present(self, folder: Path, attempts: Attempts) -> set[str]:
         """The names in ``folder`` that may be checkpoints."""
@@ -175,10 +190,18 @@ class LocalStore(Store):
             raise CheckpointError(f"no folder for checkpoints can be created in {top}: {error}.") from error
 
 
-def _manifest(directory: Path) -> Manifest:
-    manifest = Manifest.read(directory)
-    manifest.check_sizes(directory)
+def _manifest(place: Path) -> Manifest:
+    manifest = Manifest.read(place)
+    manifest.check_sizes(place)
     return manifest
+
+
+def _is_damaged(place: Path, error: CheckpointError) -> bool:
+    """Whether ``error`` of reading the manifest at ``place`` is worth a warning."""
+    if not place.is_dir():
+        return not isinstance(error, NotOursError) and place.exists()
+    # Hidden directories are mostly other programs'; one of directories alone is a run's folder.
+    return not place.name.startswith(".") and not _holds_directories(place)
 
 
 def _holds_directories(path: Path) -> bool:
@@ -187,12 +210,3 @@ def _holds_directories(path: Path) -> bool:
     except OSError:
         return False
     return bool(entries) and all(entries)
-
-
-def _is_directory(path: Path) -> bool:
-    try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
-    except OSError as error:
-        if error.errno in FAILURES:
-            raise unreadable(path, error) from error
-        return False

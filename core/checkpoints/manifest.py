@@ -1,6 +1,7 @@
 """The manifest: a description of a committed checkpoint and of its files.
 
-It is the last file written into a checkpoint directory.
+It is the last file written into a checkpoint's directory, or the end of a checkpoint of one file; see
+:mod:`core.checkpoints.single_file`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from typing import IO, Any
 import attrs
 
 from ..errors import CheckpointError
+from . import single_file
 from .disk_remedies import FAILURES, reading_remedy
+from .single_file import CONTENT
 
 __all__ = [
     "FORMAT_VERSION",
@@ -47,8 +50,8 @@ __all__ = [
 
 FILE_NAME = "manifest.json"
 FORMAT = "torch-hal checkpoint"
-FORMAT_VERSION = 2
-"""The format that this torch-hal writes; it reads the earlier ones too."""
+FORMAT_VERSION = 3
+"""The format that this torch-hal writes. Versions 1 and 2 were those of development, before the first release."""
 RUN_STATE = "run state"
 """What the manifest of ``Runtime.save_state`` has in place of the name of a CheckpointIO."""
 
@@ -104,7 +107,7 @@ class FileRecord:
     @classmethod
     def of(cls, path: Path) -> FileRecord:
         """The record of the file at ``path``, as it is now."""
-        return cls(path.stat().st_size, _sha256(path))
+        return cls(size := path.stat().st_size, _sha256(path, size))
 
 
 @attrs.frozen(kw_only=True)
@@ -112,7 +115,10 @@ class Manifest:
     """A description of a committed checkpoint. Unknown values are ``None``."""
 
     files: Mapping[str, FileRecord]
-    """Every file except the manifest, by its name relative to the checkpoint directory."""
+    """Every file except the manifest, by its name relative to the checkpoint's directory.
+
+    Of a checkpoint of one file: ``"content"``, which is everything before the manifest.
+    """
     checkpoint_io: str
     """Name of the CheckpointIO that wrote the checkpoint and can read it."""
     sequence: int = 0
@@ -166,28 +172,34 @@ class Manifest:
         )
 
     @classmethod
-    def read(cls, directory: Path) -> Manifest:
-        """The manifest of the checkpoint in ``directory``.
+    def read(cls, place: Path) -> Manifest:
+        """The manifest of the checkpoint that is the file or directory ``place``.
 
         Raises:
             NewerFormatError: A newer torch-hal wrote the checkpoint.
             CheckpointError: There is no manifest, or it is damaged.
         """
-        path = directory / FILE_NAME
-        content = _content(path)
-        if not is_ours(content):
-            raise NotOursError(f"{path} is not the manifest of a torch-hal checkpoint.")
-        return cls._parse(content, path)
+        return cls.parse(_content(place), place)
 
     @classmethod
-    def _parse(cls, content: dict[str, Any], path: Path) -> Manifest:
+    def read_from(cls, file: IO[bytes], place: object) -> Manifest:
+        """The manifest at the end of an open file; ``place`` is for messages. Raises what :meth:`read` does."""
+        return cls.parse(_json(_text_in_file(file, place), place), place)
+
+    @classmethod
+    def parse(cls, content: Any, place: object) -> Manifest:
+        """The manifest with this content, of the checkpoint at ``place``. Raises what :meth:`read` does."""
+        if not is_ours(content):
+            raise NotOursError(f"{_named(place)} is not the manifest of a torch-hal checkpoint.")
         try:
             found = count(content["format_version"])
             if found > FORMAT_VERSION:
-                raise _newer(found, content, path)
-            if found not in _READERS:
+                raise _newer(found, content, place)
+            if found < FORMAT_VERSION:
                 raise ValueError(f"there is no format version {found}")
-            content = _READERS[found](content)
+            rest = {key: value for key, value in content.items() if key != "sha256"}
+            if content["format"] != FORMAT or content["sha256"] != _digest(rest):
+                raise ValueError("its content does not match its own checksum")
             return cls(
                 files={
                     _inside(name): FileRecord(count(record["size"]), _hexadecimal(record["sha256"]))
@@ -204,15 +216,18 @@ class Manifest:
                 metrics=_finite(content.get("metrics", {})),
             )
         except NOT_A_MANIFEST as error:
-            raise DamagedError(f"{path} is damaged: {type(error).__name__}: {error}.") from error
+            raise DamagedError(f"{_named(place)} is damaged: {type(error).__name__}: {error}.") from error
 
-    def write(self, directory: Path) -> None:
-        """Write the manifest into ``directory``."""
+    def write(self, place: Path) -> None:
+        """Write the manifest into the directory ``place``, or behind the content of the file."""
         content = {"format": FORMAT, "format_version": FORMAT_VERSION, **attrs.asdict(self)}
-        text = json.dumps({**content, "sha256": _digest(content)}, indent=2)
-        (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+        text = (json.dumps({**content, "sha256": _digest(content)}, indent=2) + "\n").encode()
+        if place.is_dir():
+            (place / FILE_NAME).write_bytes(text)
+        else:
+            single_file.write_tail(place, text, self.files[CONTENT].size, self.sequence)
 
-    def check_written_by(self, checkpoint_io: str, file: str, directory: Path) -> None:
+    def check_written_by(self, checkpoint_io: str, file: str, place: Path) -> None:
         """Check the name of the CheckpointIO, and that the manifest lists the file that it reads first.
 
         Raises:
@@ -220,34 +235,34 @@ class Manifest:
         """
         if self.checkpoint_io == RUN_STATE:
             raise CheckpointError(
-                f"{directory} holds the state of a run, which Runtime.save_state has written. Load it by "
+                f"{place} holds the state of a run, which Runtime.save_state has written. Load it by "
                 "runtime.load_state(path)."
             )
         if self.checkpoint_io != checkpoint_io:
             raise CheckpointError(
-                f"{directory} was written with checkpoint_io={self.checkpoint_io!r} and cannot be read with "
+                f"{place} was written with checkpoint_io={self.checkpoint_io!r} and cannot be read with "
                 f"checkpoint_io={checkpoint_io!r}. Set checkpoint_io={self.checkpoint_io!r}."
             )
-        self.file(directory, file)
+        self.file(place, file)
 
-    def file(self, directory: Path, name: str) -> Path:
-        """The path of a file of the checkpoint in ``directory``. Everything that is read of a checkpoint is read there.
+    def file(self, place: Path, name: str) -> Path:
+        """The path of a file of the checkpoint at ``place``. Everything that is read of a checkpoint is read there.
 
         Raises:
             CheckpointError: The manifest does not list it, so no one has checked it; or it is a link or not a file.
         """
         if name not in self.files:
-            raise CheckpointError(f"{directory} is damaged: its {FILE_NAME} does not list {name}.")
-        _size_at(directory, name, lambda name: _size(directory, name))
-        return directory / name
+            raise CheckpointError(f"{place} is damaged: its manifest does not list {name}.")
+        _size_at(place, name, lambda name: _size(place, name))
+        return place.resolve() if name == CONTENT else place / name
 
-    def check_sizes(self, directory: Path) -> None:
+    def check_sizes(self, place: Path) -> None:
         """Check each file's size, without reading the file.
 
         Raises:
             CheckpointError: A file is missing, has another size, or is a link or not a file.
         """
-        self.compare_sizes(directory, lambda name: _size(directory, name))
+        self.compare_sizes(place, lambda name: _size(place, name))
 
     def compare_sizes(self, place: object, size_of: Callable[[str], int]) -> None:
         """Like :meth:`check_sizes`; ``size_of`` returns a file's size or raises OSError. ``place`` is for messages."""
@@ -255,22 +270,22 @@ class Manifest:
             size = _size_at(place, name, size_of)
             if size != record.size:
                 raise DamagedError(
-                    f"{place}/{name} is damaged: it has {size} bytes, but had {record.size} when it was saved."
+                    f"{_of(place, name)} is damaged: it has {size} bytes, but had {record.size} when it was saved."
                 )
 
-    def verify(self, directory: Path, names: Collection[str] | None = None) -> None:
+    def verify(self, place: Path, names: Collection[str] | None = None) -> None:
         """Check each file's size and checksum; if ``names`` is given, only the checksums of those files.
 
         Raises:
             CheckpointError: A file is missing or damaged.
         """
-        self.check_sizes(directory)
+        self.check_sizes(place)
         for name, record in self.files.items():
             if names is not None and name not in names:
                 continue
-            path = directory / name
+            path = self.file(place, name)
             try:
-                found = _sha256(path)
+                found = _sha256(path, record.size)
             except OSError as error:
                 raise CheckpointError(f"{path} cannot be read: {error}.{reading_remedy(error)}") from error
             if found != record.sha256:
@@ -290,18 +305,26 @@ def open_file(path: Path) -> IO[bytes]:
     return path.open("rb", buffering=0)
 
 
+def _of(place: object, name: str) -> str:
+    return f"{place}" if name == CONTENT else f"{place}/{name}"
+
+
 def _size_at(place: object, name: str, size_of: Callable[[str], int]) -> int:
     try:
         return size_of(name)
     except OSError as error:
         if error.errno in FAILURES:
-            raise unreadable(f"{place}/{name}", error) from error
-        raise DamagedError(f"{place}/{name} is missing or cannot be read: {error}.") from error
+            raise unreadable(_of(place, name), error) from error
+        raise DamagedError(f"{_of(place, name)} is missing or cannot be read: {error}.") from error
 
 
-def _size(directory: Path, name: str) -> int:
-    """The size of the file ``name``, of which no part of the path within ``directory`` is a link."""
-    path = directory
+def _size(place: Path, name: str) -> int:
+    """The size of the file ``name``, of which no part of the path within the directory ``place`` is a link."""
+    if name == CONTENT:
+        with open_file(place.resolve()) as file:
+            trailer, size = single_file.read_trailer(file)
+        return size if trailer is None else single_file.content_size(trailer, size)
+    path = place
     *folders, last = PurePosixPath(name).parts
     for folder in folders:
         path = path / folder
@@ -321,42 +344,66 @@ def _refuse_irregular(path: Path, mode: int) -> None:
     raise CheckpointError(f"{path} is {kind}. A checkpoint has only regular files; this one was changed.")
 
 
-def _content(path: Path) -> Any:
-    """The parsed content of a manifest's file.
+def _named(place: object) -> object:
+    """Where the manifest of the checkpoint at ``place`` is, for messages."""
+    return place / FILE_NAME if isinstance(place, Path) and place.is_dir() else place
+
+
+def _content(place: Path) -> Any:
+    """The parsed content of the manifest of the checkpoint at ``place``.
 
     Raises:
         CheckpointError: There is none, or it cannot be parsed.
     """
-    directory = path.parent
     try:
-        return parsed(path)
+        return parsed(place)
     except FileNotFoundError:
-        if not directory.exists():
+        if not place.exists():
             raise CheckpointError(
-                f"{directory} is not a committed checkpoint: it does not exist. Pass the path that it was saved to."
+                f"{place} is not a committed checkpoint: it does not exist. Pass the path that it was saved to."
             ) from None
         raise NotOursError(
-            f"{directory} is not a committed checkpoint: it has no {FILE_NAME}. Pass the path that it was saved to."
-        ) from None
-    except NotADirectoryError:
-        raise NotOursError(
-            f"{directory} is a file, not a directory with a {FILE_NAME}. Load it with the CheckpointIO that wrote it "
-            "(checkpoint_io=...)."
+            f"{place} is not a committed checkpoint: it has no {FILE_NAME}. Pass the path that it was saved to."
         ) from None
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable(place, error) from error
 
 
-def parsed(path: Path) -> Any:
+def parsed(place: Path) -> Any:
     """Like :func:`_content`; raises OSError as it is."""
-    with open_file(path) as file:
-        text = file.read(LARGEST + 1)
-    if len(text) > LARGEST:
-        raise CheckpointError(f"{path} is damaged: it has more than {LARGEST} bytes.")
+    return _json(_text(place), place)
+
+
+def _json(text: bytes, place: object) -> Any:
     try:
         return json.loads(text)
     except NOT_A_MANIFEST as error:
-        raise DamagedManifestError(f"{path} is damaged: {error}.") from error
+        raise DamagedManifestError(f"{_named(place)} is damaged: {error}.") from error
+
+
+def _text(place: Path) -> bytes:
+    if stat.S_ISREG(os.stat(place).st_mode):
+        with place.open("rb") as file:
+            return _text_in_file(file, place)
+    with open_file(place / FILE_NAME) as file:
+        text = file.read(LARGEST + 1)
+    if len(text) > LARGEST:
+        raise CheckpointError(f"{place / FILE_NAME} is damaged: it has more than {LARGEST} bytes.")
+    return text
+
+
+def _text_in_file(file: IO[bytes], place: object) -> bytes:
+    trailer, size = single_file.read_trailer(file)
+    if trailer is None:
+        if single_file.has_lost_its_trailer(file):
+            raise DamagedError(f"{place} is damaged: its end is not that of a checkpoint.")
+        raise NotOursError(
+            f"{place} is a file without a manifest. Load it with the CheckpointIO that wrote it (checkpoint_io=...)."
+        )
+    try:
+        return single_file.read_tail(file, trailer, size, LARGEST)
+    except ValueError as error:
+        raise DamagedManifestError(f"{place} is damaged: {error}.") from error
 
 
 def is_ours(content: Any) -> bool:
@@ -367,32 +414,14 @@ def is_ours(content: Any) -> bool:
     )
 
 
-def _newer(found: int, content: Mapping[str, Any], path: Path) -> NewerFormatError:
+def _newer(found: int, content: Mapping[str, Any], place: object) -> NewerFormatError:
     error = NewerFormatError(
-        f"{path.parent} has checkpoint format version {found}, and this torch-hal reads versions up to "
-        f"{FORMAT_VERSION}. Run: pip install --upgrade torch-hal"
+        f"{place} has checkpoint format version {found}, and this torch-hal reads version {FORMAT_VERSION}. "
+        "Run: pip install --upgrade torch-hal"
     )
     sequence = content.get("sequence")
     error.sequence = sequence if isinstance(sequence, int) else None
     return error
-
-
-def _from_version_1(content: dict[str, Any]) -> dict[str, Any]:
-    """A manifest without a checksum and a sequence number counts as older than those that have one."""
-    if {"sha256", "sequence"} & content.keys():
-        raise ValueError("format version 1 has neither 'sha256' nor 'sequence'")  # a changed version of a later one
-    return {**content, "sequence": 0}
-
-
-def _from_version_2(content: dict[str, Any]) -> dict[str, Any]:
-    rest = {key: value for key, value in content.items() if key != "sha256"}
-    if content["format"] != FORMAT or content["sha256"] != _digest(rest):
-        raise ValueError("its content does not match its own checksum")
-    return rest
-
-
-_READERS = {1: _from_version_1, 2: _from_version_2}
-"""By format version: checks a manifest's content, and gives it the keys of the newest version."""
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -437,11 +466,13 @@ def _inside(name: str) -> str:
     return name
 
 
-def _sha256(path: Path) -> str:
+def _sha256(path: Path, size: int) -> str:
+    """The digest of the first ``size`` bytes."""
     digest = hashlib.sha256()
     with open_file(path) as file:
-        while chunk := file.read(_CHUNK):
+        while size > 0 and (chunk := file.read(min(size, _CHUNK))):
             digest.update(chunk)
+            size -= len(chunk)
     return digest.hexdigest()
 
 

@@ -1,19 +1,44 @@
-"""The objects of a checkpoint under a URL, by the save that wrote them."""
+"""The objects of a checkpoint under a URL: those of a directory, by the save that wrote them, or one file."""
 
 from __future__ import annotations
 
 import importlib
 import re
+import secrets
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import CheckpointError, ConfigurationError
-from .manifest import FILE_NAME
+from . import single_file
+from .commit import RESERVED
+from .manifest import FILE_NAME, Manifest
 
-__all__ = ["FOLDER", "Save", "file_system", "grouped", "grouped_by_name", "joined", "last_part", "size_in"]
+__all__ = [
+    "FOLDER",
+    "Save",
+    "file_numbers",
+    "file_system",
+    "grouped",
+    "grouped_by_name",
+    "joined",
+    "last_part",
+    "new_folder_name",
+    "put_whole",
+    "read_file_manifest",
+    "remove_abandoned",
+    "size_in",
+    "visible_size",
+]
 
 FOLDER = re.compile(r"core-(\d{8,18})-[0-9a-f]{16}")
 """The folder of one save: its sequence number, and what tells it from others that are made at the same time."""
+_UPLOAD = f"{RESERVED}tmp-"
+"""How the names of files begin that are being uploaded."""
+_ABANDONED = timedelta(days=1)
+"""How old an upload without a manifest must be before it is removed: until then another process may be at it."""
 
 
 class Save(NamedTuple):
@@ -97,6 +122,103 @@ def last_part(root: str) -> str:
     return root.rpartition("/")[2]
 
 
+def new_folder_name(number: int) -> str:
+    """The folder of a new save."""
+    return f"core-{number:08}-{secrets.token_hex(8)}"
+
+
+def visible_size(files: Any, path: str) -> int:
+    """The size of an object as the store has it now; raises what the store raises where there is none."""
+    files.invalidate_cache()
+    size = files.info(path)["size"]
+    return -1 if size is None else int(size)
+
+
 def joined(url: str, name: str) -> str:
     """``name`` in the folder ``url``."""
     return f"{url}{name}" if url.endswith("://") else f"{url}/{name}"
+
+
+def remove_abandoned(files: Any, root: str, objects: Mapping[str, int]) -> None:
+    """Remove uploads that never ended from among the objects of the folder ``root``."""
+    uploads = [[name] for name in objects if name.startswith(_UPLOAD)]
+    for name, saves in grouped_by_name(objects).items():
+        uploads += [[f"{name}/{save.path(file)}" for file in save.sizes] for save in saves if not save.is_committed]
+    for upload in uploads:
+        paths = [f"{root}/{name}" for name in upload]
+        if all(_is_abandoned(files, path) for path in paths):
+            for path in paths:
+                files.rm_file(path)
+
+
+def _is_abandoned(files: Any, path: str) -> bool:
+    try:
+        changed: datetime = files.modified(path)
+    except (NotImplementedError, KeyError, OSError):
+        return False
+    aware = changed if changed.tzinfo is not None else changed.replace(tzinfo=UTC)
+    return datetime.now(UTC) - aware > _ABANDONED
+
+
+# -- checkpoints of one file -----------------------------------------------------------------------------------------
+
+
+def file_numbers(files: Any, root: str, objects: Mapping[str, int]) -> dict[str, int]:
+    """The sequence numbers of the checkpoints of one file among the objects of the folder ``root``, by name.
+
+    A few bytes of each are read, in one request of many where the store can do that.
+    """
+    names = [
+        name
+        for name, size in objects.items()
+        if name and "/" not in name and not name.startswith(RESERVED) and size >= single_file.LENGTH
+    ]
+    paths = [f"{root}/{name}" for name in names]
+    starts = [objects[name] - single_file.LENGTH for name in names]
+    ends = [objects[name] for name in names]
+    found = files.cat_ranges(paths, starts, ends, on_error="return") if paths else []
+    trailers = {
+        name: single_file.parse_trailer(end)
+        for name, end in zip(names, found, strict=True)
+        if isinstance(end, bytes)  # else it was removed meanwhile
+    }
+    return {name: trailer.sequence for name, trailer in trailers.items() if trailer is not None}
+
+
+def read_file_manifest(files: Any, path: str, url: str) -> Manifest:
+    """The manifest of the checkpoint of one file at ``path``; ``url`` is for messages.
+
+    Raises:
+        CheckpointError: It is not one, is damaged, or has a newer format.
+    """
+    with files.open(path, "rb", cache_type="none") as file:
+        manifest = Manifest.read_from(file, url)
+        trailer, size = single_file.read_trailer(file)
+        assert trailer is not None
+        manifest.compare_sizes(url, lambda _: single_file.content_size(trailer, size))
+    return manifest
+
+
+def put_whole(files: Any, local: Path, path: str) -> None:
+    """Copy a file to ``path``, where it appears in one piece.
+
+    An upload to an object store does so. A server's file system shows a file while it is written: there it gets another
+    name first.
+    """
+    if files.async_impl:
+        files.put_file(str(local), path)
+        return
+    above, slash, name = path.rpartition("/")
+    temporary = f"{above}{slash}{_UPLOAD}{secrets.token_hex(8)}-{name}"
+    try:
+        files.put_file(str(local), temporary)
+        with suppress(Exception):  # an empty folder, which a checkpoint of several files has left there
+            files.rmdir(path)
+        files.mv(temporary, path)
+    except NotImplementedError:  # a store of objects
+        files.rm_file(temporary)
+        files.put_file(str(local), path)
+    except BaseException:
+        with suppress(Exception):
+            files.rm_file(temporary)
+        raise

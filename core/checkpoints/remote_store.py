@@ -1,7 +1,8 @@
-"""Checkpoints under a URL, by fsspec: committed by the manifest, which is written last.
+"""Checkpoints under a URL, by fsspec.
 
-Object stores cannot rename, and an object becomes visible only when its upload is complete. Each save therefore uploads
-to a new folder below the checkpoint's name, with the same layout as on disk::
+Object stores cannot rename, and an object becomes visible only when its upload is complete. A checkpoint of one file is
+one object. A save of several files uploads to a new folder below the checkpoint's name, with the same layout as on
+disk::
 
     NAME/core-00000007-<random>/shard-00000.pt     uploaded first
     NAME/core-00000007-<random>/manifest.json      uploaded last: from here on, it is the checkpoint
@@ -22,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +33,22 @@ from .concurrent_reads import Attempts
 from .directories import is_checkpoint, set_number
 from .disk_remedies import remedy
 from .manifest import FILE_NAME, DamagedError, Manifest, NewerFormatError, UnreadableError
-from .remote_objects import FOLDER, Save, file_system, grouped, grouped_by_name, joined, last_part, size_in
+from .remote_objects import (
+    FOLDER,
+    Save,
+    file_numbers,
+    file_system,
+    grouped,
+    grouped_by_name,
+    joined,
+    last_part,
+    new_folder_name,
+    put_whole,
+    read_file_manifest,
+    remove_abandoned,
+    size_in,
+    visible_size,
+)
 from .store import Store
 
 __all__ = ["RemoteStore"]
@@ -44,8 +59,6 @@ T = TypeVar("T")
 
 _VISIBLE_SECONDS = 30.0
 """How long an uploaded file may take to appear to this process."""
-_ABANDONED = timedelta(days=1)
-"""How old an upload without a manifest must be before it is removed: until then another process may be at it."""
 
 
 class RemoteStore(Store):
@@ -81,11 +94,6 @@ class RemoteStore(Store):
     def _saves(self) -> list[Save]:
         """The saves of this checkpoint, of which the last one that is committed counts."""
         return grouped(self._objects())
-
-    def _next_to_it(self) -> tuple[str, dict[str, list[Save]]]:
-        """What the names in its folder begin with, and the saves of each; a bucket's folder cannot be listed."""
-        above, slash, own = self._root.rpartition("/")
-        return (above + slash, grouped_by_name(self._objects(above))) if slash else ("", {own: self._saves()})
 
     def _manifest(self, save: Save, into: Path) -> Manifest:
         """Its manifest, copied to a directory; its files have the right sizes."""
@@ -136,6 +144,8 @@ class RemoteStore(Store):
     def manifest(self) -> Manifest:
         """See the base class."""
         with self._errors("read"), temporary_directory() as folder:
+            if "" in self._objects():
+                return read_file_manifest(self._files, self._root, self.url)
             return self._undisturbed(lambda: self._current(folder)[1])
 
     @contextmanager
@@ -152,6 +162,11 @@ class RemoteStore(Store):
 
     def _copy(self, folder: str | None, into: Path) -> None:
         """Copy the save in ``folder``, by default the one that counts, to a directory."""
+        if folder is not None and FOLDER.fullmatch(folder) is None and "" in self._objects():
+            self._files.get_file(self._root, str(into))
+            if f"{Manifest.read(into)}" != folder:
+                raise DamagedError(f"{self.url} was replaced while it was copied.")
+            return
         into.mkdir(exist_ok=True)
         if folder is None:
             save, manifest = self._current(into)
@@ -214,7 +229,10 @@ class RemoteStore(Store):
                     raise
 
     def _chosen(self) -> str:
+        """The folder of the save that counts; of a checkpoint of one file, what tells it from another."""
         with self._errors("read"), temporary_directory() as folder:
+            if "" in self._objects():
+                return f"{read_file_manifest(self._files, self._root, self.url)}"
             return self._undisturbed(lambda: self._current(folder)[0].folder)
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -223,17 +241,21 @@ class RemoteStore(Store):
     def committed(self, *, directory: bool) -> Iterator[Path]:
         """See the base class."""
         with self._errors("written"):
-            folder = self._begin(directory)
+            number = self._begin(directory)
         with self._space() as staged:
             if directory:
                 staged.mkdir()
             yield staged
             with self._errors("written"):
-                if not directory:
-                    self._files.put_file(str(staged), self._root)
+                if directory:
+                    folder = new_folder_name(number)
+                    self._upload(staged, folder)
+                    self._commit(staged, folder)
                     return
-                self._upload(staged, folder)
-                self._commit(staged, folder)
+                if is_checkpoint(staged):
+                    set_number(staged, number)
+                put_whole(self._files, staged, self._root)
+            self._tidy()
 
     @contextmanager
     def committed_together(self, gather: GatherObject) -> Iterator[Path]:
@@ -241,7 +263,7 @@ class RemoteStore(Store):
 
         def begin() -> str:
             with self._errors("written"):
-                return self._begin(directory=True)
+                return new_folder_name(self._begin(directory=True))
 
         def upload() -> None:
             with self._errors("written"):
@@ -273,21 +295,28 @@ class RemoteStore(Store):
                 f"{tempfile.gettempdir()}.{remedy(error)} TMPDIR chooses another directory."
             ) from error
 
-    def _begin(self, directory: bool) -> str:
-        """The folder of a new save; refuses to replace what is not a checkpoint."""
-        if not last_part(self._root):
+    def _begin(self, directory: bool) -> int:
+        """The number of a new save; refuses to replace what is not a checkpoint."""
+        if not last_part(self._root) or not (directory or "/" in self._root):
             raise CheckpointError(f"path={self.url!r} has no file name. Use the URL of a file or checkpoint.")
         objects = self._objects()
         is_file = "" in objects
         if objects and not (grouped(objects) if directory else is_file):
             raise CheckpointError(
                 f"{self.url} is {'a file' if is_file else 'a folder'}, but not a "
-                f"{'checkpoint' if directory else 'file'}, and was left unchanged. Choose a URL that does not exist."
+                f"{'checkpoint of several files' if directory else 'file'}, and was left unchanged. Choose a URL that "
+                "does not exist."
             )
-        if not directory:
-            return ""
-        others = [save for saves in self._next_to_it()[1].values() for save in saves]
-        return f"core-{max((save.number for save in others), default=0) + 1:08}-{secrets.token_hex(8)}"
+        return max(self._numbers_next_to_it(), default=0) + 1
+
+    def _numbers_next_to_it(self) -> Iterator[int]:
+        above, slash, _ = self._root.rpartition("/")
+        if not slash:  # a bucket's folder cannot be listed
+            yield from (save.number for save in self._saves())
+            return
+        objects = self._objects(above)
+        yield from (save.number for saves in grouped_by_name(objects).values() for save in saves)
+        yield from file_numbers(self._files, above, objects).values()
 
     def _upload(self, staged: Path, folder: str) -> None:
         """Upload all files of this process except for the manifest."""
@@ -313,7 +342,7 @@ class RemoteStore(Store):
         while True:
             try:
                 manifest.compare_sizes(
-                    f"{self.url}/{folder}", lambda name: _visible_size(self._files, f"{self._root}/{folder}/{name}")
+                    f"{self.url}/{folder}", lambda name: visible_size(self._files, f"{self._root}/{folder}/{name}")
                 )
                 break
             except DamagedError as error:
@@ -325,30 +354,18 @@ class RemoteStore(Store):
                 time.sleep(0.1)
         # Last: a save is committed when it has a manifest.
         self._files.put_file(str(staged / FILE_NAME), f"{self._root}/{folder}/{FILE_NAME}")
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove what the new checkpoint has replaced, and uploads that were abandoned next to it."""
         try:
-            self._remove_replaced()
+            for save in [save for save in self._saves() if save.is_committed][:-1]:
+                self._remove_save(save)
+            above, slash, _ = self._root.rpartition("/")
+            root = above if slash else self._root
+            remove_abandoned(self._files, root, self._objects(root))
         except Exception as error:  # noqa: BLE001  the new one is committed: the run goes on
             _log.warning("could not remove what a newer checkpoint at %s replaced: %s", self.url, error)
-
-    def _remove_replaced(self) -> None:
-        *older, _ = [save for save in self._saves() if save.is_committed]
-        for save in older:
-            self._remove_save(save)
-        above, others = self._next_to_it()
-        for name, saves in others.items():
-            for save in saves:
-                paths = [f"{above}{name}/{save.path(file)}" for file in save.sizes]
-                if not save.is_committed and all(map(self._is_abandoned, paths)):
-                    for path in paths:
-                        self._files.rm_file(path)
-
-    def _is_abandoned(self, path: str) -> bool:
-        try:
-            changed: datetime = self._files.modified(path)
-        except (NotImplementedError, KeyError, OSError):
-            return False
-        aware = changed if changed.tzinfo is not None else changed.replace(tzinfo=UTC)
-        return datetime.now(UTC) - aware > _ABANDONED
 
     # -- removing ----------------------------------------------------------------------------------------------------
 
@@ -403,8 +420,9 @@ class RemoteStore(Store):
         return None
 
     def _newest(self, root: str, url: str, besides: str | None) -> str | None:
-        found: list[tuple[int, str]] = []
-        for name, saves in grouped_by_name(self._objects(root)).items():
+        objects = self._objects(root)
+        found = [(number, name) for name, number in file_numbers(self._files, root, objects).items() if name != besides]
+        for name, saves in grouped_by_name(objects).items():
             committed = [save for save in saves if save.is_committed]
             if not committed or name == besides or name.startswith(RESERVED):
                 continue
@@ -470,12 +488,6 @@ class RemoteStore(Store):
         except CheckpointError as error:
             error.args = tuple(str(part).replace(str(copy), self.url) for part in error.args)
             raise
-
-
-def _visible_size(files: Any, path: str) -> int:
-    files.invalidate_cache()
-    size = files.info(path)["size"]
-    return -1 if size is None else int(size)
 
 
 def _check_there(folder: Path, url: str) -> None:

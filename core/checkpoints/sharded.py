@@ -22,7 +22,7 @@ from .commit import write_errors
 from .find import naming_the_newest_whole
 from .locations import remove_committed, store_of
 from .manifest import FileRecord, Manifest
-from .torch_io import SHARD, read_shard, write_shard
+from .torch_io import SHARD, read_file, read_shard, write_shard
 from .weights_only import refuse_unreadable
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ShardedCheckpointIO(CheckpointIO):
     :mod:`torch.distributed.checkpoint`, named by their keys in the checkpoint joined by dots. Process 0 writes
     everything else. All processes must see the directory.
 
-    Any number of processes can read the checkpoint, also without a process group. It also reads checkpoints of
+    Any number of processes can read the checkpoint, also without a process group. It also reads the files of
     :class:`core.checkpoints.TorchCheckpointIO`.
     """
 
@@ -106,10 +106,12 @@ class ShardedCheckpointIO(CheckpointIO):
         def whole(size: torch.Size, dtype: torch.dtype) -> Tensor:
             return torch.empty(size, dtype=dtype)
 
-        def read(directory: Path) -> dict[str, Any]:
-            manifest = Manifest.read(directory)
-            manifest.verify(directory)
-            return _read(directory, manifest, whole)
+        def read(place: Path) -> dict[str, Any]:
+            manifest = Manifest.read(place)
+            if manifest.checkpoint_io != _NAME:
+                return read_file(place, "cpu")
+            manifest.verify(place)
+            return _read(place, manifest, whole)
 
         with naming_the_newest_whole(path):
             loaded = store_of(path).read(read)
@@ -142,14 +144,18 @@ class ShardedCheckpointIO(CheckpointIO):
             part = torch.empty(shape, dtype=dtype)
             return DTensor.from_local(part, mesh, placements, run_check=False, shape=size, stride=stride)
 
-        def verify(directory: Path) -> None:
-            manifest = Manifest.read(directory)
-            manifest.verify(directory, _share(manifest))
+        def verify(place: Path) -> None:
+            manifest = Manifest.read(place)
+            manifest.verify(place, _share(manifest))
+
+        def read(place: Path) -> dict[str, Any]:
+            manifest = Manifest.read(place)
+            if manifest.checkpoint_io != _NAME:
+                return read_file(place, "cpu", verify=False)
+            return _read(place, manifest, divided)
 
         with naming_the_newest_whole(path):
-            return store_of(path).read_together(
-                verify, lambda directory: _read(directory, Manifest.read(directory), divided)
-            )
+            return store_of(path).read_together(verify, read)
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """See the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
@@ -241,9 +247,6 @@ def _share(manifest: Manifest) -> list[str]:
 
 def _read(directory: Path, manifest: Manifest, target: Callable[[torch.Size, torch.dtype], Tensor]) -> dict[str, Any]:
     """The checkpoint in ``directory``; ``target`` makes the tensor that each sharded tensor is read into."""
-    if manifest.checkpoint_io != _NAME:
-        manifest.check_written_by("torch", SHARD, directory)
-        return read_shard(directory, "cpu")
     manifest.check_written_by(_NAME, SHARD, directory)
     whole = read_shard(directory, "cpu")
     try:

@@ -1,4 +1,4 @@
-"""The default CheckpointIO: one shard written by torch, in a committed directory."""
+"""The default CheckpointIO: one file written by torch, with a manifest at its end."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ import torch
 from ..errors import CheckpointError
 from .base import CheckpointIO, check_arguments
 from .find import naming_the_newest_whole
-from .locations import committed_directory, remove_committed, store_of
+from .locations import committed_file, remove_committed, store_of
 from .manifest import FileRecord, Manifest
 from .safe_unpickling import load_tensors
+from .single_file import CONTENT
 from .weights_only import refuse_unreadable
 
-__all__ = ["SHARD", "TorchCheckpointIO", "read_shard", "write_shard"]
+__all__ = ["SHARD", "TorchCheckpointIO", "read_file", "read_shard", "write_shard"]
 
 _NAME = "torch"
 SHARD = "shard-00000.pt"
-"""The file of a checkpoint's directory that holds everything in a checkpoint of one shard."""
+"""The file of a checkpoint's directory that holds everything except for what other files of it hold."""
 
 
 class TorchCheckpointIO(CheckpointIO):
-    """A directory with a shard and a manifest, committed by one rename.
+    """A file that ``torch.load(weights_only=True)`` reads, with a manifest at its end, committed by one rename.
 
-    :func:`torch.save` streams the shard to disk, without a copy in memory. Values that
-    ``torch.load(weights_only=True)`` could not read back are refused. Each load verifies sizes and checksums first.
-    The manifest also holds the values of ``checkpoint["core"]``, the Strategy's description of the run.
+    :func:`torch.save` streams it to disk, without a copy in memory. Values that ``torch.load(weights_only=True)`` could
+    not read back are refused. Each load verifies sizes and checksums first. The manifest also holds the values of
+    ``checkpoint["core"]``, the Strategy's description of the run.
     """
 
     def save_checkpoint(
@@ -37,7 +38,7 @@ class TorchCheckpointIO(CheckpointIO):
     ) -> None:
         """See the base class; missing parent directories are created.
 
-        A directory at ``path`` that is not a checkpoint is not replaced.
+        A directory at ``path`` that is not a checkpoint is not replaced; a file is.
 
         Raises:
             CheckpointError: The checkpoint cannot be written, or holds a value that could not be read back.
@@ -45,9 +46,9 @@ class TorchCheckpointIO(CheckpointIO):
             WrongTypeError: ``checkpoint`` is not a dict, or ``path`` is not a path.
         """
         self.check_checkpoint(checkpoint, path, storage_options)
-        with committed_directory(path) as directory:
-            files = {SHARD: write_shard(checkpoint, directory / SHARD, path)}
-            Manifest.describe(checkpoint.get("core"), files, _NAME).write(directory)
+        with committed_file(path) as file:
+            content = write_shard(checkpoint, file, path)
+            Manifest.describe(checkpoint.get("core"), {CONTENT: content}, _NAME).write(file)
 
     def check_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
@@ -60,7 +61,7 @@ class TorchCheckpointIO(CheckpointIO):
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
         """See the base class. During a save to the same path, it returns the old checkpoint or the new one."""
         with naming_the_newest_whole(path):
-            return store_of(path).read(lambda directory: _read(directory, map_location))
+            return store_of(path).read(lambda file: read_file(file, map_location))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """See the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
@@ -112,11 +113,17 @@ def write_shard(content: Any, file_path: Path, path: str | os.PathLike[str]) -> 
     return hashed.record()
 
 
-def _read(directory: Path, map_location: Any) -> dict[str, Any]:
-    manifest = Manifest.read(directory)
-    manifest.check_written_by(_NAME, SHARD, directory)
-    manifest.verify(directory)
-    return read_shard(directory, map_location)
+def read_file(place: Path, map_location: Any, *, verify: bool = True) -> dict[str, Any]:
+    """The content of a checkpoint of one file, by default after verification.
+
+    Raises:
+        CheckpointError: It is absent, damaged or not of one file, or it cannot be loaded.
+    """
+    manifest = Manifest.read(place)
+    manifest.check_written_by(_NAME, CONTENT, place)
+    if verify:
+        manifest.verify(place)
+    return _loaded(manifest.file(place, CONTENT), map_location)
 
 
 def read_shard(directory: Path, map_location: Any) -> dict[str, Any]:
@@ -125,7 +132,10 @@ def read_shard(directory: Path, map_location: Any) -> dict[str, Any]:
     Raises:
         CheckpointError: The manifest does not list the file, or it cannot be loaded.
     """
-    path = Manifest.read(directory).file(directory, SHARD)
+    return _loaded(Manifest.read(directory).file(directory, SHARD), map_location)
+
+
+def _loaded(path: Path, map_location: Any) -> dict[str, Any]:
     content: dict[str, Any] = load_tensors(path, map_location)
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} is damaged: it holds a {type(content).__name__}, not a dict.")

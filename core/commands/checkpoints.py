@@ -41,7 +41,7 @@ class Found:
 def find_all(directory: str, verify: bool = False) -> list[Found]:
     """The checkpoints in ``directory`` and in the directories below it, the oldest first.
 
-    A directory that is no checkpoint, and has no manifest, is not among them.
+    Files and directories that are no checkpoints, and have no manifest, are not among them.
 
     Args:
         directory: A path, or a URL, of which only the checkpoints in the folder itself are looked at.
@@ -69,6 +69,9 @@ def _paths(directory: str) -> Iterator[str]:
         if FILE_NAME in files:
             folders.clear()  # the parts of a checkpoint are not checkpoints
             yield folder
+        else:
+            paths = (os.path.join(folder, name) for name in sorted(files))
+            yield from (path for path in paths if not os.path.islink(path))
         folders[:] = sorted(name for name in folders if not name.startswith(RESERVED))
 
 

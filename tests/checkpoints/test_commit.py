@@ -29,13 +29,14 @@ from core.checkpoints import (
 from core.errors import CheckpointError
 
 IO = TorchCheckpointIO()
+DIRECTORIES = ShardedCheckpointIO()
 
 # The tests fork this process, which has torch's threads; the children only write files.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 class FileIO(CheckpointIO):
-    """A single file, as a vendor's or user's class may write it."""
+    """A single file without a manifest, as a vendor's or user's class may write it."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         with committed_file(path) as file:
@@ -60,13 +61,14 @@ def quick_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def versions_are_known(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A process looks up the versions for its manifests once: not one of the steps that are counted below."""
-    IO.save_checkpoint({}, tmp_path_factory.mktemp("first") / "c")
+    """A process looks up versions and imports modules once: not among the steps that are counted below."""
+    for io in (IO, DIRECTORIES):
+        io.save_checkpoint({}, tmp_path_factory.mktemp("first") / "c")
 
 
 def set_aside(path: Path) -> None:
     """What a save leaves that dies after it set the old checkpoint aside."""
-    IO.save_checkpoint(OLD, path)
+    DIRECTORIES.save_checkpoint(OLD, path)
     aside = path.parent / ".core-old"
     aside.mkdir()
     path.rename(aside / path.name)
@@ -74,30 +76,40 @@ def set_aside(path: Path) -> None:
 
 def not_yet_deleted(path: Path) -> None:
     """What a save leaves that dies after its commit, before it deleted the old checkpoint."""
-    IO.save_checkpoint({"x": torch.full((3,), 9.0)}, path)
+    DIRECTORIES.save_checkpoint({"x": torch.full((3,), 9.0)}, path)
     aside = path.parent / ".core-old"
     aside.mkdir()
     path.rename(aside / path.name)
-    IO.save_checkpoint(OLD, path.with_name("other"))
+    DIRECTORIES.save_checkpoint(OLD, path.with_name("other"))
     path.with_name("other").rename(path)
 
 
 # What is there, who saves, who can read what was there.
 SCENES: dict[str, tuple[Callable[[Path], Any], CheckpointIO, CheckpointIO]] = {
-    "nothing there": (lambda path: None, IO, IO),
-    "over a directory": (lambda path: IO.save_checkpoint(OLD, path), IO, IO),
-    "over a set aside one": (set_aside, IO, IO),
-    "over one with a predecessor": (not_yet_deleted, IO, IO),
-    "over a file": (lambda path: FileIO().save_checkpoint(OLD, path), IO, FileIO()),
-    "over an empty directory": (lambda path: path.mkdir(), IO, IO),
-    "a file": (lambda path: None, FileIO(), FileIO()),
-    "a file over a file": (lambda path: FileIO().save_checkpoint(OLD, path), FileIO(), FileIO()),
-    "a file over a directory": (lambda path: IO.save_checkpoint(OLD, path), FileIO(), IO),
+    "nothing there": (lambda path: None, DIRECTORIES, DIRECTORIES),
+    "over a directory": (lambda path: DIRECTORIES.save_checkpoint(OLD, path), DIRECTORIES, DIRECTORIES),
+    "over a set aside one": (set_aside, DIRECTORIES, DIRECTORIES),
+    "over one with a predecessor": (not_yet_deleted, DIRECTORIES, DIRECTORIES),
+    "over a file": (lambda path: IO.save_checkpoint(OLD, path), DIRECTORIES, IO),
+    "over an empty directory": (lambda path: path.mkdir(), DIRECTORIES, DIRECTORIES),
+    "a file": (lambda path: None, IO, IO),
+    "a file over a file": (lambda path: IO.save_checkpoint(OLD, path), IO, IO),
+    "a file over a directory": (lambda path: DIRECTORIES.save_checkpoint(OLD, path), IO, DIRECTORIES),
+    "a file over an empty directory": (lambda path: path.mkdir(), IO, IO),
+    "a file of others over one of theirs": (lambda path: FileIO().save_checkpoint(OLD, path), FileIO(), FileIO()),
 }
 
 
+IN_A_CHILD = ("over a directory", "a file over a file")
+
+
 @pytest.mark.parametrize(
-    ("scene", "die"), [*((scene, dying) for scene in SCENES), ("over a directory", dying_in_a_child)]
+    ("scene", "die"),
+    [
+        *((scene, dying) for scene in SCENES),
+        ("over a directory", dying_in_a_child),
+        ("a file over a file", dying_in_a_child),
+    ],
 )
 def test_a_save_that_dies_leaves_the_old_or_the_new(
     scene: str, die: Callable[[Callable[[], None], int], None], tmp_path: Path
@@ -164,7 +176,7 @@ EVERY_CALL = ("stat", "lstat", "close", "scandir", "symlink", "readlink")
 @pytest.mark.parametrize(
     "scene",
     [
-        "over a directory",
+        *("over a directory", "a file over a file"),
         *(
             pytest.param(scene, marks=pytest.mark.slow)
             for scene in ("nothing there", "over a set aside one", "over a file")
@@ -206,7 +218,9 @@ def test_an_error_of_any_call_says_what_is_there(scene: str, tmp_path: Path, cap
     assert {("fsync", before), ("mkdir", before), ("replace", before)} <= said
 
 
-@pytest.mark.parametrize("prepare", [SCENES["over a directory"][0], set_aside, not_yet_deleted])
+@pytest.mark.parametrize(
+    "prepare", [SCENES["over a directory"][0], SCENES["a file over a file"][0], set_aside, not_yet_deleted]
+)
 @pytest.mark.parametrize("how", ["dies", "fails"])
 def test_a_removal_that_does_not_end_leaves_the_old_or_nothing(
     how: str, prepare: Callable[[Path], Any], tmp_path: Path
@@ -225,9 +239,9 @@ def test_a_removal_that_does_not_end_leaves_the_old_or_nothing(
             with pytest.MonkeyPatch.context() as patch, contextlib.suppress(CheckpointError):
                 Steps(patch, at, fail)
                 IO.remove_checkpoint(path)
-        assert found(path, IO) in ("old", "nothing")
+        assert found(path, IO, DIRECTORIES) in ("old", "nothing")
         IO.remove_checkpoint(path)
-        assert found(path, IO) == "nothing"
+        assert found(path, IO, DIRECTORIES) == "nothing"
 
 
 def test_everything_is_on_disk_before_it_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,12 +259,14 @@ def test_everything_is_on_disk_before_it_is_committed(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", replaced)
-    IO.save_checkpoint(NEW, tmp_path / "new" / "c")
-    commit = events.index("commit")
-    assert events[0] == tmp_path.name
-    assert set(events[1 : commit - 1]) == {"shard-00000.pt", "manifest.json"}
-    assert events[commit - 1] == "c"
-    assert events[commit + 1 :] == ["new"]
+    for io, parts in ((DIRECTORIES, {"shard-00000.pt", "manifest.json"}), (IO, set())):
+        events.clear()
+        io.save_checkpoint(NEW, tmp_path / type(io).__name__ / "c")
+        commit = events.index("commit")
+        assert events[0] == tmp_path.name
+        assert set(events[1 : commit - 1]) == parts
+        assert events[commit - 1] == "c"
+        assert events[commit + 1 :] == [type(io).__name__]
 
 
 # -- processes next to each other -----------------------------------------------------------------------------------
@@ -277,7 +293,7 @@ def test_a_save_killed_while_it_writes_leaves_the_old(tmp_path: Path) -> None:
     try:
         assert os.read(ready, 1) == b"!"
         (rest,) = tmp_path.glob(".core-tmp-*")
-        assert 1e6 < (rest / "c" / "shard-00000.pt").stat().st_size < 20e6
+        assert 1e6 < (rest / "c").stat().st_size < 20e6
         IO.save_checkpoint(NEW, tmp_path / "next")
         assert rest.exists()
     finally:
@@ -290,27 +306,28 @@ def test_a_save_killed_while_it_writes_leaves_the_old(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["c", "next"]
 
 
-def test_a_reader_during_a_save_always_finds_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("io", [IO, DIRECTORIES])
+def test_a_reader_during_a_save_always_finds_one(io: CheckpointIO, tmp_path: Path) -> None:
     """While one process overwrites a checkpoint again and again, another loads it without an error."""
     path = tmp_path / "c"
-    IO.save_checkpoint({"x": torch.zeros(1000)}, path)
+    io.save_checkpoint({"x": torch.zeros(1000)}, path)
     child = os.fork()
     if child == 0:
         code = 1
         try:
             for number in range(1, 151):
-                IO.save_checkpoint({"x": torch.full((1000,), float(number))}, path)
+                io.save_checkpoint({"x": torch.full((1000,), float(number))}, path)
             code = 0
         finally:
             os._exit(code)
     seen = [0.0]
     while os.waitpid(child, os.WNOHANG) == (0, 0):
-        value = IO.load_checkpoint(path)["x"]
+        value = io.load_checkpoint(path)["x"]
         assert value.eq(value[0]).all()
         seen.append(value[0].item())
     assert seen == sorted(seen)
     assert len(set(seen)) > 10
-    assert IO.load_checkpoint(path)["x"][0] == 150
+    assert io.load_checkpoint(path)["x"][0] == 150
 
 
 # -- the helpers ---------------------------------------------------------------------------------------------------
@@ -355,18 +372,20 @@ def test_a_block_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
 
 def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
     """The hidden directory is private, what comes out of it is not."""
-    IO.save_checkpoint(NEW, tmp_path / "c")
+    IO.save_checkpoint(NEW, tmp_path / "file")
+    DIRECTORIES.save_checkpoint(NEW, tmp_path / "c")
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "file").touch()
     assert (tmp_path / "c").stat().st_mode == (tmp_path / "plain").stat().st_mode
-    assert (tmp_path / "c" / "manifest.json").stat().st_mode == (tmp_path / "plain" / "file").stat().st_mode
+    for name in ("c/manifest.json", "file"):
+        assert (tmp_path / name).stat().st_mode == (tmp_path / "plain" / "file").stat().st_mode
 
 
 def test_an_old_checkpoint_that_cannot_be_deleted_is_named_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The new one is committed, so the save succeeds; what is left over is not passed over in silence."""
-    IO.save_checkpoint(OLD, tmp_path / "c")
+    DIRECTORIES.save_checkpoint(OLD, tmp_path / "c")
     rename = os.rename
 
     def refuse_old(source: Any, target: Any) -> None:
@@ -376,8 +395,8 @@ def test_an_old_checkpoint_that_cannot_be_deleted_is_named_in_the_log(
 
     monkeypatch.setattr(os, "rename", refuse_old)
     with caplog.at_level(logging.WARNING):
-        IO.save_checkpoint(NEW, tmp_path / "c")
-    assert found(tmp_path / "c", IO) == "new"
+        DIRECTORIES.save_checkpoint(NEW, tmp_path / "c")
+    assert found(tmp_path / "c", DIRECTORIES) == "new"
     assert f"{tmp_path}/.core-old/c" in caplog.text
     assert "injected" in caplog.text
 

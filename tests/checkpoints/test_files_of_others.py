@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from steps_of_saves import NEW, OLD, dying, found, number_of_steps
 
-from core.checkpoints import TorchCheckpointIO, remove_committed
+from core.checkpoints import CheckpointIO, ShardedCheckpointIO, TorchCheckpointIO, remove_committed
 from core.errors import CheckpointError
 
 IO = TorchCheckpointIO()
+DIRECTORIES = ShardedCheckpointIO()
 
 
 def test_rests_of_other_hosts_are_left_to_them(tmp_path: Path) -> None:
@@ -60,9 +61,9 @@ def test_a_link_inside_a_checkpoint_is_not_followed_by_its_removal(tmp_path: Pat
     """What someone linked into a checkpoint's directory stays where it is."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_text("mine")
-    IO.save_checkpoint(OLD, tmp_path / "c")
+    DIRECTORIES.save_checkpoint(OLD, tmp_path / "c")
     (tmp_path / "c" / "link").symlink_to(tmp_path / "outside")
-    IO.remove_checkpoint(tmp_path / "c")
+    DIRECTORIES.remove_checkpoint(tmp_path / "c")
     assert (tmp_path / "outside" / "file").read_text() == "mine"
 
 
@@ -75,12 +76,13 @@ def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("io", [IO, DIRECTORIES])
 @pytest.mark.parametrize("name", ["x" * 255, "ä" * 127, "." + "y" * 250, "old", "stale", "rest"])
-def test_any_name_that_a_directory_can_have_is_saved_again(name: str, tmp_path: Path) -> None:
+def test_any_name_that_a_file_can_have_is_saved_again(name: str, io: CheckpointIO, tmp_path: Path) -> None:
     """The second and third save set an old checkpoint aside; its name has no room for a suffix."""
     for value in (OLD, OLD, NEW):
-        IO.save_checkpoint(value, tmp_path / name)
-    assert found(tmp_path / name, IO) == "new"
+        io.save_checkpoint(value, tmp_path / name)
+    assert found(tmp_path / name, io) == "new"
     assert os.listdir(tmp_path) == [name]
 
 
@@ -106,18 +108,18 @@ def strangers_in(path: Path) -> None:
 def test_a_strangers_file_beside_the_manifest_stays(tmp_path: Path) -> None:
     """Through saves over it, one that died included, and after the checkpoint is removed."""
     path = tmp_path / "c"
-    IO.save_checkpoint(OLD, path)
+    DIRECTORIES.save_checkpoint(OLD, path)
     strangers_in(path)
-    for at in range(number_of_steps(lambda: IO.save_checkpoint(OLD, path))):
-        dying(lambda: IO.save_checkpoint(OLD, path), at)
-        IO.save_checkpoint(OLD, path)
+    for at in range(number_of_steps(lambda: DIRECTORIES.save_checkpoint(OLD, path))):
+        dying(lambda: DIRECTORIES.save_checkpoint(OLD, path), at)
+        DIRECTORIES.save_checkpoint(OLD, path)
         assert (path / "notes.txt").read_text() == "mine", at
         assert (path / "more" / "deep" / "figures.csv").read_text() == "1", at
         assert (path / "link").is_symlink(), at
     assert os.listdir(tmp_path) == ["c"]
-    IO.save_checkpoint(NEW, path)
-    assert found(path, IO) == "new"
-    IO.remove_checkpoint(path)
+    DIRECTORIES.save_checkpoint(NEW, path)
+    assert found(path, DIRECTORIES) == "new"
+    DIRECTORIES.remove_checkpoint(path)
     assert sorted(os.listdir(path)) == ["link", "more", "notes.txt"]
     with pytest.raises(CheckpointError, match="not a checkpoint"):
-        IO.save_checkpoint(NEW, path)
+        DIRECTORIES.save_checkpoint(NEW, path)

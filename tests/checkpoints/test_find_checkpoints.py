@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ import pytest
 import torch
 
 from core.checkpoints import (
+    CheckpointIO,
+    ShardedCheckpointIO,
     TorchCheckpointIO,
     concurrent_reads,
     directories,
@@ -31,27 +34,35 @@ from core.checkpoints import manifest as manifest_module
 from core.checkpoints.commit import set_aside_names
 from core.checkpoints.directories import is_checkpoint, is_damaged
 from core.checkpoints.local_store import LocalStore
-from core.checkpoints.manifest import Manifest
+from core.checkpoints.manifest import Manifest, parsed
+from core.checkpoints.single_file import write_tail
 from core.errors import CheckpointError
 
 IO = TorchCheckpointIO()
+DIRECTORIES = ShardedCheckpointIO()
 
 
-def save(path: Path) -> None:
-    IO.save_checkpoint({"x": torch.ones(10)}, path)
+def save(path: Path, io: CheckpointIO = IO) -> None:
+    io.save_checkpoint({"x": torch.ones(10)}, path)
 
 
 def claim_newer_format(path: Path) -> None:
-    manifest = path / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
+    """Of a directory, without a checksum; of a file, with it."""
+    content = parsed(path) | {"format_version": 99}
+    if path.is_dir():
+        (path / "manifest.json").write_text(json.dumps(content))
+    else:
+        write_tail(path, json.dumps(content).encode(), content["files"]["content"]["size"], content["sequence"])
 
 
 def test_the_latest_is_the_one_saved_last(tmp_path: Path) -> None:
-    """By the time in the manifest: neither names nor the file system's times decide."""
-    for name in ("step=9", "step=10", "a"):
+    """By the number in the manifest: neither names, times of the file system nor the format decide."""
+    for name in ("step=9", "step=10", "b"):
         save(tmp_path / name)
     os.utime(tmp_path / "step=9")
-    (tmp_path / "step=9" / "manifest.json").touch()
+    assert latest(tmp_path) == tmp_path / "b"
+    save(tmp_path / "a", DIRECTORIES)
+    (tmp_path / "step=9").touch()
     assert latest(tmp_path) == tmp_path / "a"
     save(tmp_path / "step=10")
     assert latest(str(tmp_path)) == tmp_path / "step=10"
@@ -67,15 +78,23 @@ def test_what_is_not_committed_is_passed_over(tmp_path: Path, caplog: pytest.Log
     assert latest(tmp_path) is None
     save(tmp_path / "good")
     (tmp_path / "file").touch()
+    torch.save({"x": 1}, tmp_path / "by torch")
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
+        archive.writestr("data/1", "1")
+        archive.comment = b"of another program"
     (tmp_path / "logs").mkdir()
     (tmp_path / ".git").mkdir()
     save(tmp_path / "leftover")
     (tmp_path / "leftover").rename(tmp_path / ".core-tmp-host-1")
-    save(tmp_path / "damaged")
+    save(tmp_path / "damaged", DIRECTORIES)
     os.truncate(tmp_path / "damaged" / "shard-00000.pt", 10)
+    save(tmp_path / "cut off")
+    os.truncate(tmp_path / "cut off", 1000)
     with caplog.at_level(logging.WARNING):
         assert latest(tmp_path) == tmp_path / "good"
-    assert "damaged" in caplog.text
+    assert [record.getMessage().split("/")[-1].split(" is ")[0] for record in caplog.records] == [
+        *("cut off", "logs", "shard-00000.pt")
+    ]
     assert ".git" not in caplog.text
     save(tmp_path / ".hidden")
     assert latest(tmp_path) == tmp_path / ".hidden"
@@ -114,11 +133,19 @@ def test_a_save_does_not_read_what_it_knows(tmp_path: Path, monkeypatch: pytest.
         opened.append(path)
         return original(path)
 
+    opens, ends = Path.open, list[str]()
+
+    def noted_end(path: Path, *args: Any, **options: Any) -> Any:
+        ends.append(path.name)
+        return opens(path, *args, **options)
+
     with monkeypatch.context() as patch:
         for module in (manifest_module, directories):
             patch.setattr(module, "open_file", noted)
+        patch.setattr(Path, "open", noted_end)
         save(tmp_path / "new")
     assert {path.parent.name for path in opened if not path.parent.name.startswith(".")} <= {"19", "new"}
+    assert set(ends) <= {"19", "new"}
     assert read_manifest(tmp_path / "new").sequence == 21
 
     code = "import sys; from core.checkpoints import TorchCheckpointIO as IO; IO().save_checkpoint({}, sys.argv[1])"
@@ -133,7 +160,7 @@ def test_a_save_does_not_read_what_it_knows(tmp_path: Path, monkeypatch: pytest.
 def test_a_checkpoint_that_cannot_be_read_now(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be whole: no older one is taken instead, and no save gets a number before it."""
     for name in ("old", "new"):
-        save(tmp_path / name)
+        save(tmp_path / name, DIRECTORIES)
     original = manifest_module.open_file
 
     def fails(path: Path) -> Any:
@@ -143,7 +170,7 @@ def test_a_checkpoint_that_cannot_be_read_now(code: int, tmp_path: Path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(manifest_module, "open_file", fails)
-        with pytest.raises(CheckpointError, match=r"new/manifest\.json cannot be read"):
+        with pytest.raises(CheckpointError, match=r"new cannot be read"):
             latest(tmp_path)
         with pytest.raises(CheckpointError, match=r"third cannot be written: .*new/manifest\.json"):
             save(tmp_path / "third")
@@ -272,38 +299,22 @@ def test_a_checkpoint_that_was_set_aside_is_found_under_its_own_name(tmp_path: P
     assert IO.load_checkpoint(tmp_path / "c")["x"].sum() == 10
 
 
-def test_the_first_layout_is_read(tmp_path: Path) -> None:
-    """``formats/version_1`` was written by a torch-hal of that version; one with a sequence number counts as later."""
-    shutil.copytree(Path(__file__).parent / "formats" / "version_1", tmp_path / "old")
-    assert is_committed(tmp_path / "old")
-    assert latest(tmp_path) == tmp_path / "old"
-    manifest = read_manifest(tmp_path / "old")
-    assert (manifest.strategy, manifest.world_size, manifest.sequence) == ("ddp", 2, 0)
-    loaded = IO.load_checkpoint(tmp_path / "old")
-    assert loaded["weight"].tolist() == [0.0, 1.0, 2.0]
-    assert loaded["step"] == 7
-    save(tmp_path / "a")
-    assert latest(tmp_path) == tmp_path / "a"
-    shard = tmp_path / "old" / "shard-00000.pt"
-    shard.write_bytes(shard.read_bytes()[:-1] + b"!")
-    with pytest.raises(CheckpointError, match=r"shard-00000\.pt is damaged"):
-        IO.load_checkpoint(tmp_path / "old")
-
-
-def test_a_later_layout_is_not_passed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("io", [IO, DIRECTORIES])
+def test_a_later_layout_is_not_passed_over(io: CheckpointIO, tmp_path: Path) -> None:
     """Going on from an older checkpoint because the last cannot be read is the user's choice, not ours."""
     save(tmp_path / "old")
-    save(tmp_path / "new")
+    save(tmp_path / "new", io)
     claim_newer_format(tmp_path / "new")
     with pytest.raises(CheckpointError, match="format version 99"):
         latest(tmp_path)
     assert is_committed(tmp_path / "new")
 
 
-def test_a_later_layout_can_be_replaced_and_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("io", [IO, DIRECTORIES])
+def test_a_later_layout_can_be_replaced_and_removed(io: CheckpointIO, tmp_path: Path) -> None:
     """It is a checkpoint all the same."""
     for name in ("replaced", "removed"):
-        save(tmp_path / name)
+        save(tmp_path / name, io)
         claim_newer_format(tmp_path / name)
     save(tmp_path / "replaced")
     IO.remove_checkpoint(tmp_path / "removed")
@@ -346,10 +357,10 @@ def test_a_damaged_manifest_does_not_stop_the_next_save(
 ) -> None:
     """The resumed run saves under the same name; what was damaged is kept, since no one can tell whose it is."""
     save(tmp_path / "good")
-    save(tmp_path / "last")
+    save(tmp_path / "last", DIRECTORIES)
     (tmp_path / "last" / "manifest.json").write_bytes(damage)
     assert latest(tmp_path) == tmp_path / "good"
-    save(tmp_path / "last")
+    save(tmp_path / "last", DIRECTORIES)
     assert latest(tmp_path) == tmp_path / "last"
     assert sorted(os.listdir(tmp_path)) == ["good", "last", "last.damaged-1"]
     assert "kept as" in caplog.text
@@ -360,7 +371,7 @@ def test_a_damaged_manifest_does_not_stop_the_next_save(
 
 def test_every_flipped_bit_of_a_manifest_is_found_or_harmless(tmp_path: Path) -> None:
     """What can still be read says what was written; the next save works in any case."""
-    save(tmp_path / "c")
+    save(tmp_path / "c", DIRECTORIES)
     path = tmp_path / "c" / "manifest.json"
     written, manifest = path.read_bytes(), read_manifest(tmp_path / "c")
     unnoticed = 0
@@ -377,10 +388,11 @@ def test_every_flipped_bit_of_a_manifest_is_found_or_harmless(tmp_path: Path) ->
     assert unnoticed < 0.02 * len(written)  # spaces between the values
 
 
-def test_a_checkpoint_in_another_format_matters_only_if_it_may_be_the_last(tmp_path: Path) -> None:
+@pytest.mark.parametrize("io", [IO, DIRECTORIES])
+def test_a_checkpoint_in_another_format_matters_only_if_it_may_be_the_last(io: CheckpointIO, tmp_path: Path) -> None:
     """One bad directory among good ones does not stop a run from going on."""
-    save(tmp_path / "old")
-    save(tmp_path / "new")
+    save(tmp_path / "old", io)
+    save(tmp_path / "new", io)
     claim_newer_format(tmp_path / "old")
     assert latest(tmp_path) == tmp_path / "new"
     claim_newer_format(tmp_path / "new")
@@ -403,29 +415,35 @@ def test_a_bad_directory_is_passed_over(tmp_path: Path) -> None:
     assert latest(tmp_path) == tmp_path / "next"
 
 
-def test_a_checkpoint_with_a_damaged_shard_names_the_newest_whole_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("io", "part"), [(IO, ""), (DIRECTORIES, "/shard-00000.pt")])
+def test_a_damaged_checkpoint_names_the_newest_whole_one(io: CheckpointIO, part: str, tmp_path: Path) -> None:
     """By sizes nothing is wrong with the last; the error of loading it says with which to go on."""
     for name in ("a", "b", "c"):
-        save(tmp_path / name)
+        save(tmp_path / name, io)
     for name in ("b", "c"):
-        shard = tmp_path / name / "shard-00000.pt"
-        shard.write_bytes(shard.read_bytes()[:-1] + b"!")
-    with pytest.raises(CheckpointError, match=rf"c/shard-00000.pt is damaged.*The newest whole one .* {tmp_path}/a\."):
-        IO.load_checkpoint(tmp_path / "c")
+        shard = Path(f"{tmp_path / name}{part}")
+        shard.write_bytes(b"PK\x03\x04!" + shard.read_bytes()[5:])
+    with pytest.raises(CheckpointError, match=rf"c{part} is damaged.*The newest whole one .* {tmp_path}/a\."):
+        io.load_checkpoint(tmp_path / "c")
 
 
 @pytest.mark.parametrize("sequence", [int("9" * 4300), 2**53, 2**53 - 1, -1, "7", None, 1e300])
+@pytest.mark.parametrize("io", [IO, DIRECTORIES])
 def test_a_sequence_number_that_no_save_has_given(
-    sequence: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    io: CheckpointIO, sequence: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Later saves in the same directory succeed, and the last of them is the latest."""
-    save(tmp_path / "forged")
-    save(tmp_path / "good")
-    file = tmp_path / "forged" / "manifest.json"
-    content = {**json.loads(file.read_text()), "sequence": sequence}
+    save(tmp_path / "forged", io)
+    save(tmp_path / "good", io)
+    content = {**parsed(tmp_path / "forged"), "sequence": sequence}
     del content["sha256"]
-    file.write_text(json.dumps({**content, "sha256": manifest_module._digest(content)}))
+    text = json.dumps({**content, "sha256": manifest_module._digest(content)})
+    if io is DIRECTORIES:
+        (tmp_path / "forged" / "manifest.json").write_text(text)
+    else:
+        number = sequence if isinstance(sequence, int) and 0 <= sequence < 10**16 else 10**16 - 1
+        write_tail(tmp_path / "forged", text.encode(), content["files"]["content"]["size"], number)
     for name in ("next", "last"):
-        save(tmp_path / name)
+        save(tmp_path / name, io)
         assert latest(tmp_path) == tmp_path / name
     assert all("forged" in record.getMessage() for record in caplog.records)

@@ -144,7 +144,7 @@ def empty(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (text("hello"), "is a file, not a directory with a manifest.json"),
+        (text("hello"), "is a file without a manifest"),
         (text("{}{}{}{}{}"), "is damaged"),
         (saved([1]), "holds a list, not a dict"),
         (index({"a": "../../etc/passwd"}), "it lists files outside of its folder"),

@@ -283,11 +283,28 @@ def test_a_shard_that_unpacks_to_more_than_its_size_is_refused(checkpoint: Path,
     bomb = compressed(plain.getvalue())
     assert len(bomb) < 30_000
     assert torch.load(io.BytesIO(bomb), weights_only=True)["content"]["x"].numel() == 5_000_000
-    TorchCheckpointIO().save_checkpoint({}, tmp_path / "torch")
-    for directory, reader in ((checkpoint, ShardedCheckpointIO()), (tmp_path / "torch", TorchCheckpointIO())):
-        forge(directory, "shard-00000.pt", bomb)
-        with pytest.raises(CheckpointError, match=r"shard-00000\.pt is not read: it is compressed"):
-            reader.load_checkpoint(directory)
+    forge(checkpoint, "shard-00000.pt", bomb)
+    with pytest.raises(CheckpointError, match=r"shard-00000\.pt is not read: it is compressed"):
+        ShardedCheckpointIO().load_checkpoint(checkpoint)
+    forge_file(tmp_path / "file", bomb)
+    with pytest.raises(CheckpointError, match="file is not read: it is compressed"):
+        TorchCheckpointIO().load_checkpoint(tmp_path / "file")
+
+
+def forge_file(path: Path, content: bytes) -> None:
+    """Write a checkpoint of one file with this content and the right checksums."""
+    path.write_bytes(content)
+    Manifest(files={"content": FileRecord.of(path)}, checkpoint_io="torch").write(path)
+
+
+def test_a_file_that_holds_code_is_refused(tmp_path: Path) -> None:
+    """The sums are right, as whoever writes the file can make them."""
+    content = io.BytesIO()
+    torch.save({"x": Attack(tmp_path / "ran")}, content)
+    forge_file(tmp_path / "file", content.getvalue())
+    with pytest.raises(CheckpointError, match="file cannot be loaded"):
+        TorchCheckpointIO().load_checkpoint(tmp_path / "file")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_compressed_shard_of_a_tensor_is_refused(checkpoint: Path) -> None:

@@ -13,11 +13,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 from object_store import ObjectStore
 from python_processes import run_python
 
@@ -40,6 +41,7 @@ from core.errors import CheckpointError, ConfigurationError
 
 URL = "objects://bucket/run"
 IO = TorchCheckpointIO()
+DIRECTORIES = ShardedCheckpointIO()
 IOS: list[Callable[[], CheckpointIO]] = [
     TorchCheckpointIO,
     ShardedCheckpointIO,
@@ -76,13 +78,16 @@ def test_what_is_there_is_what_was_saved(kind: Callable[[], CheckpointIO], schem
     for number in range(3):
         save(number, url, own)
     found = {name.rpartition("/")[2]: files.cat_file(name) for name in files.find("bucket/run")}
-    records = json.loads(found["manifest.json"])["files"]
-    assert sorted(found) == sorted([*records, "manifest.json"])
-    assert {name: record["sha256"] for name, record in records.items()} == {
-        name: hashlib.sha256(found[name]).hexdigest() for name in records
-    }
-    content = torch.load(io.BytesIO(found["shard-00000.pt"]), weights_only=True)
-    content = content.get("content", content)
+    if kind in (TorchCheckpointIO, AsyncCheckpointIO):
+        assert list(found) == ["c"]
+        content = torch.load(io.BytesIO(found["c"]), weights_only=True)
+    else:
+        records = json.loads(found["manifest.json"])["files"]
+        assert sorted(found) == sorted([*records, "manifest.json"])
+        assert {name: record["sha256"] for name, record in records.items()} == {
+            name: hashlib.sha256(found[name]).hexdigest() for name in records
+        }
+        content = torch.load(io.BytesIO(found["shard-00000.pt"]), weights_only=True)["content"]
     assert content["step"] == 2
     if kind is not SafetensorsCheckpointIO:
         assert torch.equal(content["rows"], torch.arange(6.0) + 2)
@@ -97,32 +102,35 @@ def test_what_is_there_is_what_was_saved(kind: Callable[[], CheckpointIO], schem
 
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     save(1, f"file://{tmp_path}/c")
-    assert torch.load(tmp_path / "c" / "shard-00000.pt", weights_only=True)["step"] == 1
+    assert torch.load(tmp_path / "c", weights_only=True)["step"] == 1
     assert latest(f"file://{tmp_path}") == tmp_path / "c"
 
 
-def test_copies_by_other_tools_are_read(store: ObjectStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [TorchCheckpointIO, ShardedCheckpointIO])
+def test_copies_by_other_tools_are_read(kind: Callable[[], CheckpointIO], store: ObjectStore, tmp_path: Path) -> None:
     """A checkpoint of a disk that was uploaded, and one that was downloaded."""
-    save(1, str(tmp_path / "c"))
-    for file in (tmp_path / "c").iterdir():
-        store.put_file(str(file), f"bucket/run/uploaded/{file.name}")
-    assert IO.load_checkpoint(f"{URL}/uploaded")["step"] == 1
-    assert latest(URL) == f"{URL}/uploaded"
-    save(2, f"{URL}/uploaded")
-    assert len(store.find("bucket")) == 2  # the new one has replaced it
+    own, url = kind(), f"{URL}/uploaded"
+    save(1, str(tmp_path / "c"), own)
+    parts = sorted((tmp_path / "c").iterdir()) if (tmp_path / "c").is_dir() else []
+    for file in parts or [tmp_path / "c"]:
+        store.put_file(str(file), f"bucket/run/uploaded/{file.name}" if parts else "bucket/run/uploaded")
+    assert own.load_checkpoint(url)["step"] == 1
+    assert latest(URL) == url
+    save(2, url, own)
+    assert len(store.find("bucket")) == max(len(parts), 1)  # the new one has replaced it
     (tmp_path / "down").mkdir()
     for name in store.find("bucket/run/uploaded"):
         store.get_file(name, str(tmp_path / "down" / name.rpartition("/")[2]))
-    assert IO.load_checkpoint(tmp_path / "down")["step"] == 2
+    assert own.load_checkpoint(tmp_path / "down" / ("" if parts else "uploaded"))["step"] == 2
 
 
-def killed_save(at: str, url: str) -> None:
+def killed_save(at: str, url: str, io: CheckpointIO) -> None:
     """Save in a process that is killed at the end of the upload of a file."""
     child = os.fork()
     if child == 0:
         os.environ["OBJECT_STORE_DIES"] = at
         try:
-            save(9, url)
+            save(9, url, io)
         finally:
             os._exit(1)
     _, status = os.waitpid(child, 0)
@@ -130,36 +138,77 @@ def killed_save(at: str, url: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("at", ["manifest.json", "shard-00000.pt"])
-def test_a_save_that_is_killed_leaves_nothing_that_is_loaded(at: str, store: ObjectStore) -> None:
-    save(1)
-    killed_save(at, f"{URL}/c")
-    killed_save(at, f"{URL}/new")
-    assert (len(store.find(URL)) > 2) == (at == "manifest.json")  # there are remains
-    assert (IO.load_checkpoint(f"{URL}/c")["step"], latest(URL), is_committed(f"{URL}/new")) == (1, f"{URL}/c", False)
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    [(ShardedCheckpointIO, "manifest.json"), (ShardedCheckpointIO, "shard-00000.pt"), (TorchCheckpointIO, "")],
+)
+def test_a_save_that_is_killed_leaves_nothing_that_is_loaded(
+    kind: Callable[[], CheckpointIO], at: str, store: ObjectStore
+) -> None:
+    own = kind()
+    save(1, io=own)
+    for name in ("c", "new"):
+        killed_save(at or f"run/{name}", f"{URL}/{name}", own)
+    before = len(store.find(f"{URL}/c"))
+    assert (before > 2) == (at == "manifest.json")  # there are remains
+    assert (own.load_checkpoint(f"{URL}/c")["step"], latest(URL), is_committed(f"{URL}/new")) == (1, f"{URL}/c", False)
     for file in store.folder.iterdir():
         os.utime(file, (1e9, 1e9))
-    save(2, f"{URL}/d")  # remains that are a day old go
+    save(2, f"{URL}/d", own)  # remains that are a day old go
     assert {name.split("/")[2] for name in store.find(URL)} == {"c", "d"}
-    assert len(store.find(f"{URL}/c")) == 2
-    assert IO.load_checkpoint(f"{URL}/c")["step"] == 1
+    assert len(store.find(f"{URL}/c")) == (2 if at else 1)
+    assert own.load_checkpoint(f"{URL}/c")["step"] == 1
     assert not [*Path(tempfile.gettempdir()).glob(".core-tmp-*")]  # nor is anything left on this machine
+
+
+class Server(MemoryFileSystem):  # type: ignore[misc]
+    """A file system that shows a file while it is written, and can rename."""
+
+    protocol = "server"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def mv(self, path1: str, path2: str, **_: Any) -> None:
+        self.store[path2] = self.store.pop(path1)
+
+    def put_file(self, lpath: str, rpath: str, *_: Any, **__: Any) -> None:
+        content = Path(lpath).read_bytes()
+        self.pipe_file(rpath, content[: len(content) // 2])
+        if UPLOAD_ENDS:
+            self.pipe_file(rpath, content)
+        else:
+            raise ConnectionError("the line is dead")
+
+
+UPLOAD_ENDS: list[bool] = [True]
+
+
+def test_a_server_whose_files_are_seen_while_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upload that ends halfway is not at the checkpoint's name."""
+    fsspec.register_implementation("server", Server, clobber=True)
+    save(1, "server://run/c")
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "UPLOAD_ENDS", [])
+        with pytest.raises(CheckpointError, match="c cannot be written: ConnectionError: the line is dead"):
+            save(2, "server://run/c")
+    assert IO.load_checkpoint("server://run/c")["step"] == 1
+    assert [name.rpartition("/")[2] for name in Server.store] == ["c"]
 
 
 def test_a_read_during_a_save_gets_one_checkpoint(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint is replaced between its manifest and its shard."""
-    save(1)
+    save(1, io=DIRECTORIES)
     get = ObjectStore.get_file
     done: list[str] = []
 
     def replace_first(self: Any, rpath: str, lpath: str, *args: Any, **kwargs: Any) -> None:
         if rpath.endswith(".pt") and not done:
             done.append(rpath)
-            save(2)
+            save(2, io=DIRECTORIES)
         get(self, rpath, lpath, *args, **kwargs)
 
     monkeypatch.setattr(ObjectStore, "get_file", replace_first)
-    loaded = IO.load_checkpoint(f"{URL}/c")
+    loaded = DIRECTORIES.load_checkpoint(f"{URL}/c")
     assert (loaded["step"], loaded["rows"][0].item(), len(done)) == (2, 2.0, 1)
 
 
@@ -167,7 +216,7 @@ def test_a_list_that_misses_a_checkpoint_is_asked_for_again(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is made while another process replaces the checkpoint may have neither the old one nor the new one."""
-    save(1)
+    save(1, io=DIRECTORIES)
     find = ObjectStore.find
     calls: list[str] = []
 
@@ -176,7 +225,7 @@ def test_a_list_that_misses_a_checkpoint_is_asked_for_again(
         return find(self, path, **options) if len(calls) != 3 else {}
 
     monkeypatch.setattr(ObjectStore, "find", miss_first)
-    assert IO.load_checkpoint(f"{URL}/c")["step"] == 1
+    assert DIRECTORIES.load_checkpoint(f"{URL}/c")["step"] == 1
     assert len(calls) > 3
 
 
@@ -194,13 +243,13 @@ def test_a_full_temporary_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_damage_is_found_and_named(store: ObjectStore) -> None:
     """The error names the URL and the newest other one; "last" ignores a manifest that is cut off."""
-    save(1, f"{URL}/a")
-    save(2, f"{URL}/b")
+    save(1, f"{URL}/a", DIRECTORIES)
+    save(2, f"{URL}/b", DIRECTORIES)
     shard, manifest = sorted(store.find(f"{URL}/b"))[::-1]
     content = store.cat_file(shard)
     store.pipe_file(shard, content[:-30] + bytes([content[-30] ^ 1]) + content[-29:])
     with pytest.raises(CheckpointError, match=rf"{URL}/b/shard-00000.pt is damaged.*The newest whole .* is {URL}/a\."):
-        IO.load_checkpoint(f"{URL}/b")
+        DIRECTORIES.load_checkpoint(f"{URL}/b")
     store.pipe_file(shard, content[:-1])
     assert latest(URL) == f"{URL}/a"
     store.pipe_file(shard, content)
@@ -208,13 +257,27 @@ def test_damage_is_found_and_named(store: ObjectStore) -> None:
     assert latest(URL) == f"{URL}/a"
     store.rm_file(shard)
     with pytest.raises(CheckpointError, match="damaged"):
+        DIRECTORIES.load_checkpoint(f"{URL}/b")
+
+
+def test_damage_of_one_file_is_found_and_named(store: ObjectStore) -> None:
+    """The same for a checkpoint of one file; what another process has put there meanwhile is read instead."""
+    save(1, f"{URL}/a")
+    save(2, f"{URL}/b")
+    content = store.cat_file("bucket/run/b")
+    store.pipe_file("bucket/run/b", content[:1000] + bytes([content[1000] ^ 1]) + content[1001:])
+    with pytest.raises(CheckpointError, match=rf"{URL}/b is damaged.*The newest whole .* is {URL}/a\."):
         IO.load_checkpoint(f"{URL}/b")
+    store.pipe_file("bucket/run/b", content[:1000])
+    assert latest(URL) == f"{URL}/a"
+    store.pipe_file("bucket/run/b", content)
+    assert latest(URL) == f"{URL}/b"
 
 
 def test_a_store_that_does_not_answer(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last checkpoint may be whole: no older one is taken instead."""
-    save(1, f"{URL}/a")
-    save(2, f"{URL}/b")
+    save(1, f"{URL}/a", DIRECTORIES)
+    save(2, f"{URL}/b", DIRECTORIES)
     get_file = ObjectStore.get_file
 
     def fails(self: ObjectStore, remote: str, local: str, **options: Any) -> None:
@@ -231,7 +294,7 @@ def test_a_store_that_does_not_answer(store: ObjectStore, monkeypatch: pytest.Mo
 
 def test_only_what_the_manifest_lists_is_copied(store: ObjectStore) -> None:
     """Neither another object, nor one that is larger than it was, nor one outside of the copy."""
-    save(1)
+    save(1, io=DIRECTORIES)
     manifest = min(store.find(URL))
     store.pipe_file(manifest.replace("manifest.json", "large.bin"), b"0" * 1000)
     with local_copy(f"{URL}/c") as folder:
@@ -249,25 +312,29 @@ def test_only_what_the_manifest_lists_is_copied(store: ObjectStore) -> None:
 
 def test_what_is_not_a_checkpoint_stays(store: ObjectStore) -> None:
     store.pipe_file("bucket/run/c/notes.txt", b"mine")
-    with pytest.raises(CheckpointError, match="a folder, but not a checkpoint, and was left unchanged"):
+    with pytest.raises(CheckpointError, match="a folder, but not a checkpoint of several files, and was left"):
+        save(1, io=DIRECTORIES)
+    with pytest.raises(CheckpointError, match="a folder, but not a file, and was left unchanged"):
         save(1)
     with pytest.raises(CheckpointError, match="not a checkpoint"):
         remove_committed(f"{URL}/c")
-    with pytest.raises(CheckpointError, match="a file, but not a checkpoint"):
-        save(1, f"{URL}/c/notes.txt")
+    with pytest.raises(CheckpointError, match="a file, but not a checkpoint of several files"):
+        save(1, f"{URL}/c/notes.txt", DIRECTORIES)
     assert store.find(URL) == ["bucket/run/c/notes.txt"]
 
 
 def test_a_bucket_may_be_a_checkpoint(store: ObjectStore) -> None:
-    """All buckets together cannot be listed, so there is nothing next to it."""
+    """All buckets together cannot be listed, so there is nothing next to it. No bucket is a file."""
     url = "objects://bucket"
+    with pytest.raises(CheckpointError, match="path='objects://bucket' has no file name"):
+        save(1, url)
     for number in (1, 2):
-        save(number, url)
-    assert (IO.load_checkpoint(url)["step"], read_manifest(url).sequence, len(store.find(url))) == (2, 2, 2)
+        save(number, url, DIRECTORIES)
+    assert (DIRECTORIES.load_checkpoint(url)["step"], read_manifest(url).sequence, len(store.find(url))) == (2, 2, 2)
     shard = max(store.find(url))
     store.pipe_file(shard, store.cat_file(shard)[:-1] + b"x")
     with pytest.raises(CheckpointError, match=r"objects://bucket/shard-00000.pt is damaged"):
-        IO.load_checkpoint(url)
+        DIRECTORIES.load_checkpoint(url)
     remove_committed(url)
     assert store.find(url) == []
 

@@ -80,17 +80,17 @@ def test_what_there_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_changed_byte(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Sizes are compared always, checksums with ``--verify``; the exit code says that a checkpoint is damaged."""
-    shard = folder / "epochs" / "epoch=0.ckpt" / "shard-00000.pt"
-    content = bytearray(shard.read_bytes())
-    content[-30] ^= 1
-    shard.write_bytes(content)
+    file = folder / "epochs" / "epoch=0.ckpt"
+    content = bytearray(file.read_bytes())
+    content[1000] ^= 1
+    file.write_bytes(content)
     assert listed(folder, capsys)[0] == 0
     code, rows = listed(folder, capsys, "--verify")
     assert code == 1
     assert [path for path, row in rows.items() if row["state"] != "whole"] == ["epochs/epoch=0.ckpt"]
-    shard.write_bytes(content[:-1])
+    file.write_bytes(content[:-1])
     assert main([str(folder)]) == 1
-    assert "shard-00000.pt is damaged: it has" in capsys.readouterr().out
+    assert "epoch=0.ckpt is damaged: its end is not that of a checkpoint" in capsys.readouterr().out
 
 
 def test_a_newer_format(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

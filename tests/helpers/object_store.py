@@ -78,8 +78,8 @@ class ObjectStore(AbstractFileSystem):  # type: ignore[misc]
     def get_file(self, rpath: str, lpath: str, *_: Any, **__: Any) -> None:
         Path(lpath).write_bytes(self.cat_file(rpath))
 
-    def cat_file(self, path: str, *_: Any, **__: Any) -> bytes:
-        return self._file(path).read_bytes()
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        return self._file(path).read_bytes()[start:end]
 
     def rm_file(self, path: str) -> None:
         self._file(path).unlink()

@@ -31,8 +31,10 @@ class FinishedFit:
     """``None`` only on the way from a process that was started for the run."""
     is_divided: bool
     """Whether the state is divided among the processes, so that none can write it alone."""
+    facts: dict[str, Any]
+    """The parts of a checkpoint that say where the fit is."""
     parts: dict[str, Any]
-    """The parts of a checkpoint that are gathered at the end of the fit."""
+    """Its other parts that are gathered at the end of the fit."""
     state: FitState | None
     """What has the other parts; ``None`` if they are among :attr:`parts`."""
 
@@ -40,15 +42,11 @@ class FinishedFit:
     def of(cls, state: FitState) -> FinishedFit:
         """In each process, at the end of the fit."""
         run, strategy = state.run, state.run.runtime.strategy
-        parts = {
-            "core": fit_facts(run),
-            "progress": run.progress.state_dict(),
-            "processes": state.process_states(),
-        }
         return cls(
             module=run.module,
             is_divided=strategy.world_size > 1 and strategy.saving_is_collective,
-            parts=parts,
+            facts=fit_facts(run),
+            parts={"processes": state.process_states()},
             # Not what the run has prepared, which ends with it.
             state=attrs.evolve(state, loaders=(), model=run.module, controls=None),
         )
@@ -58,7 +56,7 @@ class FinishedFit:
         assert self.state is not None
         rest = {} if self.is_divided else self.state.training_state()
         parts = map_tensors(lambda tensor: tensor.detach().cpu(), {**self.parts, **rest})
-        return FinishedFit(module=None, is_divided=self.is_divided, parts=parts, state=None)
+        return attrs.evolve(self, module=None, parts=parts, state=None)
 
     def save(
         self,
@@ -83,9 +81,9 @@ class FinishedFit:
             )
         if not strategy.is_global_zero:
             return
-        checkpoint = {"core": self.parts["core"], "progress": self.parts["progress"]}
+        checkpoint = dict(self.facts)
         if not weights_only:
-            checkpoint = {**self.parts, **({} if self.state is None else self.state.training_state())}
+            checkpoint |= {**self.parts, **({} if self.state is None else self.state.training_state())}
             checkpoint["callbacks"] = callback_states(callbacks)
         checkpoint |= hyperparameters_of(module, trainer.datamodule)
         checkpoint["state_dict"] = module.state_dict()

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from torch import nn
-from torch.optim import Optimizer
 
 from ...callbacks.base import Callback
 from ...callbacks.checkpoint.run_folders import newest_checkpoint, run_folders
 from ...checkpoints import read_manifest
 from ...checkpoints.agreement import decide_on_rank_zero
-from ...checkpoints.foreign import LIGHTNING, is_foreign, load_any, weights_for
+from ...checkpoints.foreign import LIGHTNING, is_foreign, is_lightnings, load_any, weights_for
 from ...errors import CheckpointError, nearest, quoted
 from ...random import get_rng_state
 from ...runtime.checkpoint.parts import load_errors, run_facts
@@ -45,8 +43,20 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["FitState", "callback_states", "find_checkpoint", "find_for_all", "fit_facts", "load_module"]
 
-PARTS = ("progress", "state_dict", "lr_schedulers", "precision", "callbacks", "metrics", "processes")
+PARTS = (
+    "progress",
+    "state_dict",
+    "optimizer_states",
+    "lr_schedulers",
+    "precision",
+    "callbacks",
+    "metrics",
+    "processes",
+)
 """The parts of a Trainer's checkpoint that a resumed fit needs."""
+
+KEYS_OF_LIGHTNING = "2.0.0"
+"""The Lightning whose names the parts ``state_dict``, ``optimizer_states``, ``lr_schedulers`` and so on have."""
 
 
 @attrs.frozen(kw_only=True)
@@ -81,7 +91,7 @@ class FitState:
         if meeting.is_late:
             logger.warning(ABSENT, "save_checkpoint", f"{strategy.global_rank} (too late)")
             return
-        checkpoint: dict[str, Any] = {"core": fit_facts(run), "progress": progress.state_dict()}
+        checkpoint = fit_facts(run)
         if not weights_only:
             own = self._own()
             is_open = progress.is_accumulating or (self.controls is not None and self.controls.has_open_gradients)
@@ -136,7 +146,7 @@ class FitState:
         """What training needs, and evaluation does not, that is the same in all processes."""
         run, strategy, begun = self.run, self.run.runtime.strategy, self.run.pass_begun
         state: dict[str, Any] = {
-            **{name: strategy.optimizer_state(optimizer) for name, optimizer in self._named_optimizers()},
+            "optimizer_states": [strategy.optimizer_state(optimizer) for optimizer in self.optimization.optimizers],
             "lr_schedulers": [schedule.scheduler.state_dict() for schedule in self.optimization.schedules],
             "precision": strategy.precision.state_dict(),
             "callbacks": callback_states(run.hooks.callbacks),
@@ -166,7 +176,7 @@ class FitState:
         checkpoint = _read(run, path, is_fit=True)
         if strategy.is_global_zero:
             logger.info("resuming from %s", path)
-        if LIGHTNING in checkpoint:
+        if is_lightnings(checkpoint):
             keyed, schedules = list(_keyed(run.hooks.callbacks)), self.optimization.schedules
             checkpoint = resumable(checkpoint, path, run, self.loaders, schedules, keyed)
         _check_parts(checkpoint, path, *PARTS)
@@ -188,9 +198,9 @@ class FitState:
         for key, callback in _keyed(run.hooks.callbacks):
             if key in checkpoint["callbacks"]:
                 callback.before_optimizers_load(run.module, self.optimization.optimizers, checkpoint["callbacks"][key])
-        for name, optimizer in self._named_optimizers():
-            with load_errors(name, path):
-                strategy.load_optimizer_state(optimizer, checkpoint[name])
+        with load_errors("optimizer_states", path):
+            for optimizer, state in zip(self.optimization.optimizers, checkpoint["optimizer_states"], strict=True):
+                strategy.load_optimizer_state(optimizer, state)
         with load_errors("lr_schedulers", path):
             for schedule, schedule_state in zip(self.optimization.schedules, checkpoint["lr_schedulers"], strict=True):
                 schedule.scheduler.load_state_dict(schedule_state)
@@ -226,11 +236,6 @@ class FitState:
                 path,
                 quoted(unused),
             )
-
-    def _named_optimizers(self) -> list[tuple[str, Optimizer]]:
-        """The optimizers with the keys of their states: ``optimizer``, ``optimizer_1``, ``optimizer_2``, …."""
-        optimizers = self.optimization.optimizers
-        return [(f"optimizer_{index}" if index else "optimizer", one) for index, one in enumerate(optimizers)]
 
     def restore_process(self, states: ProcessStates) -> None:
         """Restore what is this process's own, at the last moment before random numbers are drawn again."""
@@ -338,10 +343,17 @@ def _committed_since(moment: float, trainer: Trainer) -> str | None:
 
 
 def fit_facts(run: RunContext) -> dict[str, Any]:
-    """The part ``"core"`` of a Trainer's checkpoint: facts about the run, and where it is."""
+    """The parts of a Trainer's checkpoint that say where a fit is.
+
+    ``"core"`` has facts about the run for the manifest. ``"epoch"``, ``"global_step"`` and the version are for those
+    who read Lightning's checkpoints; Lightning's ``load_from_checkpoint`` asks for the version.
+    """
     progress, log = run.progress, run.metric_log
-    here = {"epoch": progress.state_dict()["epoch"], "step": progress.step}
-    return {**run_facts(run.runtime.plan), **here, "metrics": log.measured_after(progress.step)}
+    position = progress.state_dict()
+    here = {"epoch": position["epoch"], "step": progress.step}
+    facts = {**run_facts(run.runtime.plan), **here, "metrics": log.measured_after(progress.step)}
+    ours = {"core": facts, "progress": position}
+    return {**ours, "epoch": progress.epoch, "global_step": progress.step, LIGHTNING: KEYS_OF_LIGHTNING}
 
 
 def callback_states(callbacks: Sequence[Callback]) -> dict[str, Any]:
@@ -368,7 +380,7 @@ def _read(run: RunContext, path: str, is_fit: bool = False) -> dict[str, Any]:
     """A checkpoint of ours, or what another library has written."""
     strategy = run.runtime.strategy
     checkpoint = load_any(lambda: strategy.load_checkpoint(path), path, weights_only=True)
-    if is_fit and "state_dict" in checkpoint and is_foreign(checkpoint) and LIGHTNING not in checkpoint:
+    if is_fit and "state_dict" in checkpoint and is_foreign(checkpoint) and not is_lightnings(checkpoint):
         raise CheckpointError(
             f"ckpt_path={path!r}: another library has written it, and fit cannot be resumed from its weights alone. "
             f"Load them before, and start a new fit: module = {type(run.module).__name__}.load_from_checkpoint(path)."
@@ -391,7 +403,7 @@ def _check_parts(checkpoint: dict[str, Any], path: str, *parts: str) -> None:
 
 def _check_number(checkpoint: Mapping[str, Any], given: int, path: str) -> None:
     """Refuse a checkpoint of more or fewer optimizers than the module has."""
-    saved = sum(name == "optimizer" or re.fullmatch(r"optimizer_\d+", name) is not None for name in checkpoint)
+    saved = len(checkpoint["optimizer_states"])
     if saved != given:
         raise CheckpointError(
             f"ckpt_path={path!r}: the checkpoint has {saved} optimizer(s), but configure_optimizers returned {given}. "

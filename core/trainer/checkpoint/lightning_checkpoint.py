@@ -14,7 +14,7 @@ from ...callbacks.base import Callback
 from ...callbacks.early_stopping import EarlyStopping
 from ...callbacks.finetuning import BaseFinetuning
 from ...callbacks.weight_averaging import WeightAveraging
-from ...checkpoints.foreign import LIGHTNING
+from ...checkpoints.foreign import LIGHTNING, is_lightnings
 from ...errors import CheckpointError
 from ...random import get_rng_state
 from ..module.datamodule import DataModule
@@ -36,7 +36,7 @@ ADVICE = "Load its weights before, and start a new fit: module = {module}.load_f
 def datamodule_in(checkpoint: Mapping[str, Any], datamodule: DataModule | None) -> dict[str, Any]:
     """The parts of a checkpoint of ours for what Lightning has saved of a DataModule of the same class."""
     kind = type(datamodule).__qualname__
-    if datamodule is None or LIGHTNING not in checkpoint or kind not in checkpoint:
+    if datamodule is None or not is_lightnings(checkpoint) or kind not in checkpoint:
         return {}
     return {"datamodule": checkpoint[kind], "datamodule_class": kind}
 
@@ -100,10 +100,8 @@ def resumable(
         "evaluating": parts_in_evaluation(run.module),
         "buffers": {},
     }
-    optimizers = enumerate(checkpoint["optimizer_states"])
     return {
         **checkpoint,
-        **{f"optimizer_{index}" if index else "optimizer": found for index, found in optimizers},
         "precision": next((checkpoint[name] for name in SCALERS if name in checkpoint), {}),
         "callbacks": callbacks,
         "metrics": run.metric_log.state_dict(),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from ...checkpoints.foreign import LIGHTNING
+from ...checkpoints.foreign import is_lightnings
 from ...errors import WrongTypeError
 from ...utilities.nested import map_tensors
 from .from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
@@ -196,7 +196,7 @@ class DataModule(DataHooks, HyperParameters):
         saved, name = checkpoint.get("datamodule_hyper_parameters", {}), checkpoint.get("datamodule_hparams_name")
         saved = saved if hparams_file is None else read_hparams(hparams_file)
         datamodule: DataModule = create_from_checkpoint(cls, saved, name, overrides)  # type: ignore[arg-type]
-        theirs = type(datamodule).__qualname__ if LIGHTNING in checkpoint else "datamodule"
+        theirs = type(datamodule).__qualname__ if is_lightnings(checkpoint) else "datamodule"
         state = checkpoint.get("datamodule", checkpoint.get(theirs))
         if state is not None:
             datamodule.load_state_dict(state)
