@@ -59,7 +59,10 @@ def load_any(
         if not found:
             raise
     if not is_foreign(found):
-        raise DamagedError(f"{os.fspath(path)} is damaged: torch-hal has written it, and its manifest is missing.")
+        raise DamagedError(
+            f"{os.fspath(path)} is damaged, or another CheckpointIO wrote it: it has parts of a torch-hal checkpoint "
+            "and no manifest. Set checkpoint_io=... to the one that wrote it."
+        )
     if weights_only and isinstance(found.get("model"), dict):
         found.setdefault("state_dict", found["model"])
     return found

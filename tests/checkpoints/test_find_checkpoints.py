@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from manifest_files import manifest_bytes, write_manifest
 
 from core.checkpoints import (
     CheckpointIO,
@@ -34,8 +35,7 @@ from core.checkpoints import manifest as manifest_module
 from core.checkpoints.commit import set_aside_names
 from core.checkpoints.directories import is_checkpoint, is_damaged
 from core.checkpoints.local_store import LocalStore
-from core.checkpoints.manifest import Manifest, parsed
-from core.checkpoints.single_file import write_tail
+from core.checkpoints.manifest import Manifest
 from core.errors import CheckpointError
 
 IO = TorchCheckpointIO()
@@ -47,12 +47,7 @@ def save(path: Path, io: CheckpointIO = IO) -> None:
 
 
 def claim_newer_format(path: Path) -> None:
-    """Of a directory, without a checksum; of a file, with it."""
-    content = parsed(path) | {"format_version": 99}
-    if path.is_dir():
-        (path / "manifest.json").write_text(json.dumps(content))
-    else:
-        write_tail(path, json.dumps(content).encode(), content["files"]["content"]["size"], content["sequence"])
+    write_manifest(path, json.dumps(json.loads(manifest_bytes(path)) | {"format_version": 99}).encode())
 
 
 def test_the_latest_is_the_one_saved_last(tmp_path: Path) -> None:
@@ -435,14 +430,11 @@ def test_a_sequence_number_that_no_save_has_given(
     """Later saves in the same directory succeed, and the last of them is the latest."""
     save(tmp_path / "forged", io)
     save(tmp_path / "good", io)
-    content = {**parsed(tmp_path / "forged"), "sequence": sequence}
+    content = {**json.loads(manifest_bytes(tmp_path / "forged")), "sequence": sequence}
     del content["sha256"]
     text = json.dumps({**content, "sha256": manifest_module._digest(content)})
-    if io is DIRECTORIES:
-        (tmp_path / "forged" / "manifest.json").write_text(text)
-    else:
-        number = sequence if isinstance(sequence, int) and 0 <= sequence < 10**16 else 10**16 - 1
-        write_tail(tmp_path / "forged", text.encode(), content["files"]["content"]["size"], number)
+    number = sequence if isinstance(sequence, int) and 0 <= sequence < 10**16 else 10**16 - 1
+    write_manifest(tmp_path / "forged", text.encode(), number)
     for name in ("next", "last"):
         save(tmp_path / name, io)
         assert latest(tmp_path) == tmp_path / name

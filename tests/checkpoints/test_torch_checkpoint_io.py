@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 import torch
+from manifest_files import manifest_bytes, write_manifest
 from torch import nn
 
 from core.checkpoints import TorchCheckpointIO, is_committed, latest, read_manifest
 from core.checkpoints.foreign import load_any
-from core.checkpoints.single_file import write_tail
 from core.consolidate import consolidate
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
@@ -142,11 +142,6 @@ def test_map_location_is_torchs(tmp_path: Path) -> None:
     assert asked == ["cpu"]
 
 
-def entry_of(path: Path, name: str) -> bytes:
-    with zipfile.ZipFile(path) as archive:
-        return archive.read(f"archive/{name}")
-
-
 def test_it_is_a_file_as_torch_writes_it(tmp_path: Path) -> None:
     """torch.load reads it, mapped into memory as well, and unzip finds nothing wrong, with hundreds of tensors."""
     state = {f"layer{number}": torch.randn(3) for number in range(700)}
@@ -166,7 +161,7 @@ def test_the_manifest_says_what_the_strategy_says_of_the_run(tmp_path: Path) -> 
     """World size, strategy and versions stand in readable JSON, next to size and checksum of the content."""
     run = {"world_size": 4, "strategy": "ddp", "versions": {"torch-hal-acme": "1.2"}, "more": torch.ones(1)}
     IO.save_checkpoint({"core": run}, tmp_path / "c")
-    content = json.loads(entry_of(tmp_path / "c", "manifest.json"))
+    content = json.loads(manifest_bytes(tmp_path / "c"))
     assert (content["format_version"], content["world_size"], content["strategy"]) == (3, 4, "ddp")
     assert content["versions"]["torch-hal-acme"] == "1.2"
     assert content["versions"]["torch"] == torch.__version__
@@ -233,11 +228,11 @@ def test_every_end_that_is_missing_is_found(tmp_path: Path) -> None:
 
 def change(path: Path, **changes: Any) -> None:
     """Change a manifest together with all checksums."""
-    content = json.loads(entry_of(path, "manifest.json")) | changes
+    content = json.loads(manifest_bytes(path)) | changes
     del content["sha256"]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     content["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    write_tail(path, json.dumps(content).encode(), read_manifest(path).files["content"].size, 1)
+    write_manifest(path, json.dumps(content).encode())
 
 
 @pytest.mark.parametrize(

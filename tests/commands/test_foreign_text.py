@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from installing import environment, files_of, lay_down, run_list
+from manifest_files import manifest_bytes, write_manifest
 
 from core import errors
-from core.checkpoints import TorchCheckpointIO, latest
+from core.checkpoints import FileRecord, TorchCheckpointIO, latest
 from core.checkpoints.manifest import Manifest
 from core.doctor.report import Check, Report
 from core.environments import TorchElasticEnvironment
@@ -117,9 +118,8 @@ def test_a_manifest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         with pytest.raises(CoreError) as raised:
             TorchCheckpointIO().load_checkpoint(path)
         check(str(raised.value))
-        Manifest(files={text: next(iter(manifest.files.values()))}, checkpoint_io="torch").write(path)
-        content = json.loads((path / "manifest.json").read_text())
-        (path / "manifest.json").write_text(json.dumps({**content, "saved_at": text}))
+        Manifest(files={**manifest.files, text: FileRecord(1, "0" * 64)}, checkpoint_io="torch").write(path)
+        write_manifest(path, json.dumps({**json.loads(manifest_bytes(path)), "saved_at": text}).encode())
     with caplog.at_level(logging.WARNING):
         assert latest(tmp_path) == tmp_path / "good"
     assert len(caplog.records) == 2

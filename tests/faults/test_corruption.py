@@ -51,7 +51,8 @@ def check(name: str, folder: Path, draws: int | None) -> tuple[int, int]:
     """Damage each file; returns how much was found, and how much was harmless."""
     expected, io = save_small(name, folder / "c"), IOS[name]()
     found, harmless = 0, []
-    for file in sorted(item for item in (folder / "c").iterdir()):
+    place = folder / "c"
+    for file in sorted(place.iterdir()) if place.is_dir() else [place]:
         content = file.read_bytes()
         for what, damaged in damages(content, draws):
             file.write_bytes(damaged)

@@ -146,7 +146,7 @@ def test_permission_is_lost(io: CheckpointIO) -> None:
     finally:
         if is_root:
             os.seteuid(0)
-    (folder / "c" / "manifest.json").chmod(0)
+    (folder / "c" / "manifest.json" if (folder / "c").is_dir() else folder / "c").chmod(0)
     if is_root:
         os.seteuid(65534)
     try:

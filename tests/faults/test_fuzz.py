@@ -11,7 +11,9 @@ import logging
 import pickle
 import shutil
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,10 @@ import torch
 from drawing import TEXTS, drawn, json_values
 from hypothesis import given
 from hypothesis import strategies as st
+from manifest_files import manifest_bytes, write_manifest
 
 from core.checkpoints import FileRecord, is_committed, latest, locate, read_manifest
+from core.checkpoints.single_file import write_tail
 from core.errors import CoreError
 
 from .small import IOS, save_small
@@ -45,7 +49,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], Non
         if not (top / name).exists():
             (top / name).mkdir()
             save_small(name, top / name / "c")
-        shutil.copytree(top / name / "c", folder / "c")
+        place = top / name / "c"
+        (shutil.copytree if place.is_dir() else shutil.copy)(place, folder / "c")
 
     return put
 
@@ -116,29 +121,28 @@ def read(name: str, folder: Path) -> None:
 def test_drawn_manifests(tmp_path: Path, name: str, saved: Callable[[str, Path], None]) -> None:
     """Manifests with drawn values, whose own checksum is right."""
     saved(name, tmp_path)
-    file = tmp_path / "c" / "manifest.json"
-    good = json.loads(file.read_text())
+    good = json.loads(manifest_bytes(tmp_path / "c"))
 
     @drawn()
     @given(mutated(good).flatmap(mutated))
     def check(content: Any) -> None:
-        file.write_bytes(with_its_sum(content))
+        write_manifest(tmp_path / "c", with_its_sum(content))
         read(name, tmp_path)
 
     check()
 
 
-def test_drawn_bytes_of_manifests(tmp_path: Path) -> None:
-    """A manifest's file with drawn bytes, which are not JSON or have a wrong checksum: an error, or what was saved."""
-    save_small("torch", tmp_path / "c")
-    file = tmp_path / "c" / "manifest.json"
-    good = file.read_bytes()
+@pytest.mark.parametrize("name", ["torch", "sharded"])
+def test_drawn_bytes_of_manifests(name: str, tmp_path: Path) -> None:
+    """A manifest with drawn bytes, which are not JSON or have a wrong checksum: an error, or what was saved."""
+    save_small(name, tmp_path / "c")
+    good = manifest_bytes(tmp_path / "c")
 
     @drawn(0.5)
     @given(garbled(good))
     def check(content: bytes) -> None:
-        file.write_bytes(content)
-        read("torch", tmp_path)
+        write_manifest(tmp_path / "c", content)
+        read(name, tmp_path)
 
     check()
 
@@ -147,20 +151,26 @@ def test_drawn_bytes_of_manifests(tmp_path: Path) -> None:
 def test_drawn_shards(tmp_path: Path, name: str, saved: Callable[[str, Path], None]) -> None:
     """Shards with drawn bytes, for which the manifest has the right sizes and checksums."""
     saved(name, tmp_path)
-    manifest = tmp_path / "c" / "manifest.json"
-    good = json.loads(manifest.read_text())
-    files = {file: (tmp_path / "c" / file).read_bytes() for file in sorted(good["files"])}
+    place = tmp_path / "c"
+    good = json.loads(manifest_bytes(place))
+    parts = {file: place / file if place.is_dir() else place for file in sorted(good["files"])}
+    files = {file: path.read_bytes() for file, path in parts.items()}
 
     @drawn()
     @given(st.sampled_from(list(files)).flatmap(lambda file: st.tuples(st.just(file), garbled(files[file]))))
     def check(choice: tuple[str, bytes]) -> None:
         chosen, content = choice
-        path = tmp_path / "c" / chosen
+        path = parts[chosen]
         try:
             path.write_bytes(content)
             record = FileRecord.of(path)
             entry = {"size": record.size, "sha256": record.sha256}
-            manifest.write_bytes(with_its_sum({**good, "files": {**good["files"], chosen: entry}}))
+            text = with_its_sum({**good, "files": {**good["files"], chosen: entry}})
+            if place.is_dir():
+                write_manifest(place, text)
+            else:
+                with suppress(zipfile.BadZipFile, IndexError):  # no longer an archive, to which one could be added
+                    write_tail(place, text, record.size, 1)
             read(name, tmp_path)
         finally:
             path.write_bytes(files[chosen])

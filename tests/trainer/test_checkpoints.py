@@ -99,13 +99,14 @@ def test_what_is_in_a_checkpoint(tmp_path: Path) -> None:
     module = Regression()
     saving(tmp_path, max_epochs=1, precision="16-mixed").fit(module, loader(shuffle=True))
     path = tmp_path / "checkpoints" / "version_0" / "epoch=0-step=7.ckpt"
-    (shard,) = (name for name in names(path) if name.endswith(".pt"))
-    content = torch.load(path / shard, weights_only=True)
+    content = torch.load(path, weights_only=True)
     assert (content["progress"]["epoch"], content["progress"]["step"]) == (1, 7)
+    assert (content["epoch"], content["global_step"]) == (0, 7)  # as the name, and as in Lightning
     own = module.state_dict()
     assert content["state_dict"].keys() == own.keys()
     assert all(torch.equal(content["state_dict"][name], value) for name, value in own.items())
-    assert content["optimizer"].keys() == module.configure_optimizers().state_dict().keys()
+    (optimizer,) = content["optimizer_states"]
+    assert optimizer.keys() == module.configure_optimizers().state_dict().keys()
     assert content["core"]["precision"] == "16-mixed"
 
 
@@ -213,7 +214,9 @@ def test_saving_only_the_weights(tmp_path: Path) -> None:
     trainer.save_checkpoint(tmp_path / "after.ckpt", weights_only=True)
     for path in (Path(checkpoint.best_model_path), tmp_path / "after.ckpt"):
         content = TorchCheckpointIO().load_checkpoint(path)
-        assert sorted(content) == ["core", "progress", "state_dict"]
+        assert sorted(content) == [
+            *("core", "epoch", "global_step", "progress", "pytorch-lightning_version", "state_dict")
+        ]
         assert quiet().validate(Regression(), loader(), ckpt_path=path) == quiet().validate(module, loader())
         with pytest.raises(CheckpointError, match="saved with weights_only=True"):
             quiet(max_epochs=2).fit(Regression(), loader(), ckpt_path=path)
@@ -250,7 +253,7 @@ class PartlyTrained(Regression):
     [
         (Wider, {}, "'state_dict' could not be loaded.*size mismatch for network.0.weight"),
         (Scheduled, {}, "'lr_schedulers' could not be loaded"),
-        (PartlyTrained, {}, "'optimizer' could not be loaded"),
+        (PartlyTrained, {}, "'optimizer_states' could not be loaded"),
         (Regression, {"generator": torch.Generator()}, "'loaders' could not be loaded.*has 0 generator.*the loader 1"),
     ],
 )

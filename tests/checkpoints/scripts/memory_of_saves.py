@@ -26,6 +26,7 @@ from core.checkpoints import (
     SafetensorsCheckpointIO,
     ShardedCheckpointIO,
     TorchCheckpointIO,
+    read_manifest,
 )
 
 IOS: dict[str, Callable[[], CheckpointIO]] = {
@@ -82,8 +83,7 @@ def main(name: str, size: int, megabytes: float, path: str, meeting: str, rank: 
     gathered: list[Any] = [None] * size
     dist.all_gather_object(gathered, peaks)
     if rank == 0:
-        files = json.loads(Path(path, "manifest.json").read_text())["files"]
-        largest = max(record["size"] for record in files.values())
+        largest = max(record.size for record in read_manifest(path).files.values())
         print(json.dumps([max(own[number] for own in gathered) / largest for number in (1, 2)]))
     io.teardown()
     dist.barrier()

@@ -84,7 +84,7 @@ class InsistsOnRemoving(TorchCheckpointIO):
 
 class Merges(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Target, storage_options: Any = None) -> None:
-        before = self.load_checkpoint(path) if os.path.isdir(path) else {}
+        before = self.load_checkpoint(path) if os.path.exists(path) else {}
         super().save_checkpoint({**before, **checkpoint}, path, storage_options)
 
 
