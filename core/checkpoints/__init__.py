@@ -20,11 +20,11 @@ from .locations import (
     remove_committed,
     store_of,
 )
-from .manifest import FileRecord, Manifest
+from .manifest import SHARD, FileRecord, Manifest
 from .safe_unpickling import refuse_code
 from .safetensors_io import SafetensorsCheckpointIO
 from .sharded import ShardedCheckpointIO
-from .torch_io import SHARD, TorchCheckpointIO, read_shard, write_shard
+from .torch_io import TorchCheckpointIO, read_shard, write_shard
 from .weights_only import refuse_unreadable
 
 __all__ = [

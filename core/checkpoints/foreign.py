@@ -154,7 +154,7 @@ def read_directory(directory: Path, weights_only: bool = False) -> dict[str, Any
         CheckpointError: A file in it cannot be read.
         ConfigurationError: A file has safetensors' format, and that package is not installed.
     """
-    from .shard_reader import METADATA  # imports torch.distributed.checkpoint
+    from .shard_files import METADATA  # imports torch.distributed.checkpoint
 
     if (directory / METADATA).is_file():
         return _read_shards(directory)
@@ -187,7 +187,7 @@ def _read_in_parts(index: Path) -> dict[str, Tensor]:
 
 
 def _read_shards(directory: Path) -> dict[str, Any]:
-    from .shard_reader import read_facts
+    from .shard_files import read_facts
     from .sharded import read_tensors
 
     files = {name: FileRecord((directory / name).stat().st_size, "") for name in os.listdir(directory)}

@@ -15,7 +15,7 @@ from .commit import RESERVED, committed_local, local_path, locate, remove_local,
 from .concurrent_reads import Attempts, read_together_undisturbed, read_undisturbed
 from .directories import sequence_of
 from .disk_remedies import reading_remedy
-from .manifest import Manifest, NewerFormatError, NotOursError, UnreadableError, unreadable
+from .manifest import SHARD, Manifest, NewerFormatError, NotOursError, UnreadableError, unreadable
 from .store import Store
 
 __all__ = ["LocalStore"]
@@ -198,15 +198,6 @@ def _manifest(place: Path) -> Manifest:
 
 def _is_damaged(place: Path, error: CheckpointError) -> bool:
     """Whether ``error`` of reading the manifest at ``place`` is worth a warning."""
-    if not place.is_dir():
-        return not isinstance(error, NotOursError) and place.exists()
-    # Hidden directories are mostly other programs'; one of directories alone is a run's folder.
-    return not place.name.startswith(".") and not _holds_directories(place)
-
-
-def _holds_directories(path: Path) -> bool:
-    try:
-        entries = [entry.is_dir() for entry in os.scandir(path) if not entry.name.startswith(".")]
-    except OSError:
-        return False
-    return bool(entries) and all(entries)
+    if isinstance(error, NotOursError):  # a checkpoint's directory that has lost its manifest, or another one
+        return (place / SHARD).is_file()
+    return place.exists()

@@ -34,6 +34,7 @@ __all__ = [
     "MOST",
     "NOT_A_MANIFEST",
     "RUN_STATE",
+    "SHARD",
     "DamagedError",
     "DamagedManifestError",
     "FileRecord",
@@ -49,6 +50,8 @@ __all__ = [
 ]
 
 FILE_NAME = "manifest.json"
+SHARD = "shard-00000.pt"
+"""The file of a checkpoint's directory that holds everything except for what other files of it hold."""
 FORMAT = "torch-hal checkpoint"
 FORMAT_VERSION = 3
 """The format that this torch-hal writes. Versions 1 and 2 were those of development, before the first release."""

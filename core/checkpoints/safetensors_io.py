@@ -16,8 +16,8 @@ from ..errors import CheckpointError, ConfigurationError
 from .base import CheckpointIO, check_arguments
 from .find import naming_the_newest_whole
 from .locations import committed_directory, store_of
-from .manifest import FileRecord, Manifest
-from .torch_io import SHARD, read_shard, write_shard
+from .manifest import SHARD, FileRecord, Manifest
+from .torch_io import read_shard, write_shard
 from .weights_only import refuse_unreadable
 
 __all__ = ["SafetensorsCheckpointIO", "read_safetensors", "write_safetensors"]

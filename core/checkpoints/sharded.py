@@ -21,8 +21,8 @@ from .base import CheckpointIO, check_arguments
 from .commit import write_errors
 from .find import naming_the_newest_whole
 from .locations import remove_committed, store_of
-from .manifest import FileRecord, Manifest
-from .torch_io import SHARD, read_file, read_shard, write_shard
+from .manifest import SHARD, FileRecord, Manifest
+from .torch_io import read_file, read_shard, write_shard
 from .weights_only import refuse_unreadable
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _write_shards(
 ) -> dict[str, FileRecord]:
     if not shards:
         return {}
-    from .shard_writer import write_shards
+    from .shard_files import write_shards
 
     return write_shards(shards, staged, path, group)
 
@@ -265,7 +265,7 @@ def _read(directory: Path, manifest: Manifest, target: Callable[[torch.Size, tor
 def _read_shards(
     directory: Path, manifest: Manifest, keys: Any, target: Callable[[torch.Size, torch.dtype], Tensor]
 ) -> dict[str, Tensor]:
-    from .shard_reader import read_facts
+    from .shard_files import read_facts
 
     content = read_facts(directory, manifest)
     missing = sorted(key for key in keys if key not in content.state_dict_metadata)
@@ -281,7 +281,7 @@ def read_tensors(
 
     Args:
         directory: Where they are.
-        content: What :func:`~core.checkpoints.shard_reader.read_facts` returned.
+        content: What :func:`~core.checkpoints.shard_files.read_facts` returned.
         keys: Their names in it.
         target: Makes the tensor that each is read into.
 
@@ -290,7 +290,7 @@ def read_tensors(
     """
     from torch.distributed.checkpoint.api import CheckpointException
 
-    from .shard_reader import ShardPlanner, ShardReader
+    from .shard_files import ShardPlanner, ShardReader
 
     try:
         tensors = {}

@@ -13,16 +13,14 @@ from ..errors import CheckpointError
 from .base import CheckpointIO, check_arguments
 from .find import naming_the_newest_whole
 from .locations import committed_file, remove_committed, store_of
-from .manifest import FileRecord, Manifest
+from .manifest import SHARD, FileRecord, Manifest
 from .safe_unpickling import load_tensors
 from .single_file import CONTENT
 from .weights_only import refuse_unreadable
 
-__all__ = ["SHARD", "TorchCheckpointIO", "read_file", "read_shard", "write_shard"]
+__all__ = ["TorchCheckpointIO", "read_file", "read_shard", "write_shard"]
 
 _NAME = "torch"
-SHARD = "shard-00000.pt"
-"""The file of a checkpoint's directory that holds everything except for what other files of it hold."""
 
 
 class TorchCheckpointIO(CheckpointIO):

@@ -78,7 +78,10 @@ def test_what_is_not_committed_is_passed_over(tmp_path: Path, caplog: pytest.Log
         archive.writestr("data/1", "1")
         archive.comment = b"of another program"
     (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "metrics.csv").touch()
     (tmp_path / ".git").mkdir()
+    save(tmp_path / "without", DIRECTORIES)
+    (tmp_path / "without" / "manifest.json").unlink()
     save(tmp_path / "leftover")
     (tmp_path / "leftover").rename(tmp_path / ".core-tmp-host-1")
     save(tmp_path / "damaged", DIRECTORIES)
@@ -87,9 +90,8 @@ def test_what_is_not_committed_is_passed_over(tmp_path: Path, caplog: pytest.Log
     os.truncate(tmp_path / "cut off", 1000)
     with caplog.at_level(logging.WARNING):
         assert latest(tmp_path) == tmp_path / "good"
-    assert [record.getMessage().split("/")[-1].split(" is ")[0] for record in caplog.records] == [
-        *("cut off", "logs", "shard-00000.pt")
-    ]
+    found = {record.getMessage().split(f"{tmp_path}/")[-1].split(" is ")[0] for record in caplog.records}
+    assert found == {"cut off", "without", "damaged/shard-00000.pt"}
     assert ".git" not in caplog.text
     save(tmp_path / ".hidden")
     assert latest(tmp_path) == tmp_path / ".hidden"

@@ -131,7 +131,7 @@ def test_what_is_no_checkpoint_is_not_removed(name: str, tmp_path: Path) -> None
     folder = tmp_path / "ck"
     trainer = quiet(max_epochs=1, callbacks=ModelCheckpoint(folder, monitor="score"), enable_checkpointing=True)
     trainer.fit(Scored(), loader())
-    shutil.copytree(folder / "epoch=0-step=7.ckpt", tmp_path / "saved")
+    shutil.copy(folder / "epoch=0-step=7.ckpt", tmp_path / "saved")
     (folder / "notes.txt").write_text("mine")
     (folder / "data").mkdir()
     (folder / "data" / "x").write_text("mine")

@@ -1,4 +1,4 @@
-"""Files that Lightning itself has written, from which core's Trainer goes on."""
+"""Files that Lightning itself has written, from which core's Trainer goes on; and the reverse: Lightning reads ours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_losses_are_those_of_lightning(devices: int, tmp_path: Path) -> None
     out = tmp_path / "out"
     theirs = run_script(out, "continued.py", "lightning", devices)
     ours = run_script(out, "continued.py", "here", devices)
-    assert ours == {**theirs, "hparams": {"width": 8}}
+    assert ours == {**theirs, "hparams": {"width": 8}, "read by Lightning": True}
     for rank in range(devices):
         whole = json.loads((out / f"seen-{rank}.json").read_text())
         found = json.loads((out / f"here-{rank}.json").read_text())

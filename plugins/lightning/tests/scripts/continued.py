@@ -109,7 +109,25 @@ def go_on_here(devices: int, names: list[str]) -> None:
     (OUT / f"here-{trainer.global_rank}.json").write_text(json.dumps(seen))
     loaded = made(torch_hal.Module).load_from_checkpoint(OUT / "saved" / "after.ckpt")
     weights = {name: value.tolist() for name, value in loaded.state_dict().items()}
-    (OUT / "said.json").write_text(json.dumps({"weights": weights, "hparams": dict(loaded.hparams)}))
+    said = {
+        "weights": weights,
+        "hparams": dict(loaded.hparams),
+        "read by Lightning": devices > 1 or read_by_lightning(),
+    }
+    (OUT / "said.json").write_text(json.dumps(said))
+
+
+def read_by_lightning() -> bool:
+    """Whether Lightning's own ``load_from_checkpoint`` finds weights and hyperparameters in a file of ours."""
+    module = made(torch_hal.Module)(width=5)
+    trainer = torch_hal.Trainer(accelerator="cpu", devices=1, max_epochs=1, enable_checkpointing=False, **QUIET)
+    trainer.fit(module, loader(list(range(SIZE))))
+    trainer.save_checkpoint(OUT / "ours.ckpt")
+    theirs = made(pl.LightningModule).load_from_checkpoint(OUT / "ours.ckpt", weights_only=True)
+    own = module.state_dict()
+    return dict(theirs.hparams) == {"width": 5} and all(
+        torch.equal(tensor, own[name]) for name, tensor in theirs.state_dict().items()
+    )
 
 
 if __name__ == "__main__":
