@@ -352,8 +352,14 @@ class Runtime(RunFacts, KnownAttributes):
             self._tracking.end(failed)
 
     def end_training(self) -> None:
-        """End the trackers' runs and the processes' connections; call it at the end of the script."""
-        self.teardown()
+        """End the trackers' runs, at the end of training; the script can still save, gather and wait.
+
+        The run ends with the script, by :meth:`teardown`, or when another run begins.
+        """
+        self._life.finish()
+        with ExitStack() as stack:
+            stack.callback(self._preparing.check_schedules)
+            self._tracking.end(failed=False)
 
     def __enter__(self) -> Self:
         self._life.has_ended = False
