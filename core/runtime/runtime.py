@@ -1176,6 +1176,7 @@ class Runtime(RunFacts, KnownAttributes):
                 saved with other objects.
         """
         self._run_state.load_state(input_dir, load_kwargs, reshard, strict)
+        self._backward.continue_from(self._run_state.loaders)
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
         """The state of ``model`` with whole tensors, at least in process 0.
