@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict, UserList
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -276,7 +276,9 @@ def test_lists_and_mappings_of_a_configuration_library(tmp_path: Path) -> None:
     """Those of Hydra are sequences and mappings, and neither lists nor dicts."""
     own = Callback()
     trainer = quiet(
-        callbacks=UserList([own, Timer(duration=UserDict(hours=1)), GradientAccumulationScheduler(UserDict({0: 2}))]),
+        callbacks=UserList(
+            [own, Timer(duration=cast(Any, UserDict(hours=1))), GradientAccumulationScheduler(UserDict({0: 2}))]
+        ),
         logger=UserList([CSVLogger(tmp_path)]),
         plugins=UserList([TorchCheckpointIO()]),
         devices=UserList([0]),
@@ -284,7 +286,9 @@ def test_lists_and_mappings_of_a_configuration_library(tmp_path: Path) -> None:
     assert own in trainer.callbacks
     assert [type(logger) for logger in trainer.loggers] == [CSVLogger]
     assert trainer.accumulate_grad_batches == 1
-    runtime = Runtime(accelerator="cpu", devices=UserList([0]), log_with=UserList(["csv"]), project_dir=tmp_path)
+    runtime = Runtime(
+        accelerator="cpu", devices=cast(Any, UserList([0])), log_with=UserList(["csv"]), project_dir=tmp_path
+    )
     assert runtime.plan.devices == ("cpu",)
     with pytest.raises(ConfigurationError, match=r"accumulate_grad_batches=.*GradientAccumulationScheduler"):
         quiet(accumulate_grad_batches=UserDict({0: 2}))
