@@ -223,6 +223,17 @@ class Counter:
         self.count = state["count"]
 
 
+def test_a_hook_that_draws_random_numbers(tmp_path: Path) -> None:
+    """As one does that makes a model to write averages of the weights: the resumed run draws what comes after."""
+    first, second = Loop(), Loop(seed=5)
+    first.runtime.register_save_state_pre_hook(lambda models, weights, output_dir: torch.rand(3).tolist())
+    first.train(2)
+    first.runtime.save_state(tmp_path / "c")
+    drawn = torch.rand(3)
+    second.runtime.load_state(tmp_path / "c")
+    assert torch.equal(torch.rand(3), drawn)
+
+
 def test_registered_objects(tmp_path: Path) -> None:
     """Are saved and loaded; an error lists every object that has no state."""
     loop, again, counters = Loop(), Loop(), (Counter(), Counter(), Counter())

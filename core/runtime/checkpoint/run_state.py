@@ -159,11 +159,13 @@ class StateSaving:
         window, gates = self._window.state_dict(), [gate.state_dict() for gate in self._gates()]
         loaders = self._prepared.of("loaders")
         buffers = [own_buffers(strategy, model) for model, _ in self._models()]
-        states = ProcessStates.gather(meeting, strategy, loaders, is_open, window=window, gates=gates, buffers=buffers)
+        more = {"window": window, "gates": gates, "buffers": buffers}
         with ExitStack() as stack:
             folders = meeting.run(lambda: str(stack.enter_context(committed_directory(path))) if is_writer else "")
             staged = Path(folders[writer] or "")
             weights = self._run_save_hooks(meeting, staged)
+            # After the hooks: they may draw random numbers, such as one that makes a model to write it.
+            states = ProcessStates.gather(meeting, strategy, loaders, is_open, **more)
             if is_open or meeting.needs_all:
                 meeting.run(lambda: check_shared(staged))
             if is_open:
