@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
@@ -28,8 +29,8 @@ class GradientAccumulationScheduler(Callback):
             ``accumulate_grad_batches`` too, or the strategy steps the optimizer itself.
     """
 
-    def __init__(self, scheduling: dict[int, int]) -> None:
-        is_valid = isinstance(scheduling, dict) and scheduling
+    def __init__(self, scheduling: Mapping[int, int]) -> None:
+        is_valid = isinstance(scheduling, Mapping) and scheduling
         if not is_valid or not all(
             type(epoch) is int and type(count) is int and epoch >= 0 and count >= 1
             for epoch, count in scheduling.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -189,7 +190,7 @@ def read_duration(name: str, duration: Any) -> float | None:
         if found:
             days, hours, minutes, seconds = map(int, found.groups())
             return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
-    elif isinstance(duration, dict):
+    elif isinstance(duration, Mapping):
         try:
             return _not_negative(name, timedelta(**duration))
         except TypeError as error:

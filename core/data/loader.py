@@ -60,7 +60,7 @@ class PreparedLoader(DataLoader[Any]):
     ) -> None:
         # Not DataLoader's own: this is one by its interface, and takes every attribute from the user's loader.
         self._reading, self._share, self._seeds, self._transfer = reading, share, seeds, transfer
-        self._dispatch, self._is_evaluation = dispatch, is_evaluation
+        self._dispatch, self.is_evaluation = dispatch, is_evaluation
         self._active = ActivePasses() if active is None else active
         self._compare = compare
         self.on_pass: Callable[[], None] | None = None
@@ -293,7 +293,7 @@ class PreparedLoader(DataLoader[Any]):
                 "Give it a loader like the one it was taken from."
             )
         shards = self._share.shards
-        is_inside = state["offset"] > 0 and not (self._is_evaluation and state["left"])
+        is_inside = state["offset"] > 0 and not (self.is_evaluation and state["left"])
         if is_inside and state["shards"] != shards and not reshard:
             raise CheckpointError(
                 f"position in the data: taken within an epoch on {state['shards']} process(es), and this run has "

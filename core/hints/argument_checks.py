@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial, wraps
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +19,7 @@ __all__ = [
     "check_count",
     "check_path",
     "instead_of_class",
+    "is_list",
     "is_url",
     "suggest_arguments",
     "suggest_arguments_of",
@@ -28,6 +29,11 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C")
+
+
+def is_list(value: Any) -> bool:
+    """Whether ``value`` is a list, a tuple, or a sequence of a configuration library, such as Hydra's lists."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def check_count(name: str, value: Any, low: int, optional: bool = False) -> None:

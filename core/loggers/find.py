@@ -6,6 +6,7 @@ from typing import Any
 
 from ..discovery.classes import find_class, usable_classes
 from ..errors import BackendError
+from ..hints.argument_checks import is_list
 from .base import Logger
 from .foreign_loggers import adapted
 
@@ -24,7 +25,7 @@ def find_loggers(log_with: Any) -> list[type[Logger] | Logger]:
         UnknownNameError: There is no logger of a name.
         WrongTypeError: An object is not a logger.
     """
-    given = [] if log_with is None else list(log_with) if isinstance(log_with, list | tuple) else [log_with]
+    given = [] if log_with is None else list(log_with) if is_list(log_with) else [log_with]
     found: dict[object, type[Logger] | Logger] = {}
     for item in given:
         name = getattr(item, "value", item)  # Accelerate's LoggerType is an enumeration of names

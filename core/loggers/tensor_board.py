@@ -71,18 +71,19 @@ class TensorBoardLogger(FolderLogger):
         return tensorboard.SummaryWriter(self.log_dir, **self._options)
 
     def write_metrics(self, values: Mapping[str, Any], step: int | None, **options: Any) -> None:
-        """Write scalars, text, and each mapping of scalars as one chart.
+        """Write scalars, text, and each mapping of scalars as one chart; ``None`` is left out.
 
         Raises:
             WrongTypeError: A value is something else; nothing is written.
         """
-        numbers(type(self).__name__, {name: value for name, value in values.items() if not isinstance(value, str)})
+        logger = type(self).__name__
+        numbers(logger, {name: value for name, value in values.items() if not isinstance(value, str)})
         for name, value in values.items():
             if isinstance(value, str):
                 self.experiment.add_text(name, value, global_step=step, **options)
             elif isinstance(value, Mapping):
-                self.experiment.add_scalars(name, flat(value), global_step=step, **options)
-            else:
+                self.experiment.add_scalars(name, numbers(logger, value), global_step=step, **options)
+            elif value is not None:
                 self.experiment.add_scalar(name, value, global_step=step, **options)
         self.experiment.flush()
 

@@ -72,10 +72,10 @@ def scalars(logger: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbers(logger: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """Like :func:`scalars`, but text and ``None`` are refused as well."""
-    result = scalars(logger, values)
+    """Like :func:`scalars`, but text is refused as well, and ``None``, a value that there is not yet, is left out."""
+    result = {name: value for name, value in scalars(logger, values).items() if value is not None}
     for name, value in result.items():
-        if value is None or isinstance(value, str):
+        if isinstance(value, str):
             raise WrongTypeError(f"metrics[{name!r}]: {logger} writes numbers, not {value!r}. Log it as a parameter.")
     return result
 

@@ -12,7 +12,7 @@ import attrs
 
 from ..environments.inherited import own_environ
 from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
-from ..hints.argument_checks import instead_of_class
+from ..hints.argument_checks import instead_of_class, is_list
 from ..kinds import KINDS
 from ..utilities.user_modules import read_imports
 
@@ -166,6 +166,8 @@ def describe(value: Any) -> Any:
 
 
 def _read(name: str, value: Any, environ: Mapping[str, str]) -> Argument:
+    if is_list(value) and not isinstance(value, list | tuple):
+        value = list(value)
     argument = Argument(name, value, "argument")
     if not argument.is_auto:
         return argument

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
-from ..hints.argument_checks import instead_of_class, suggest_arguments_of
+from ..hints.argument_checks import instead_of_class, is_list, suggest_arguments_of
 from ..hints.remedies import remedies
 from ..precisions.base import Precision
 from ..precisions.mixed import MixedPrecision
@@ -104,7 +104,7 @@ def apply_handlers(handlers: Sequence[Any] | None, strategy: Strategy, num_proce
     """
     if handlers is None:
         return None
-    if not isinstance(handlers, list | tuple):
+    if not is_list(handlers):
         raise WrongTypeError(f"kwargs_handlers={handlers!r}: must be a list of handlers.")
     names = [type(handler).__name__ for handler in handlers]
     profiling: ProfileKwargs | None = None

@@ -8,7 +8,7 @@ from ..errors import ConfigurationError, LaunchError, WrongTypeError
 from ..hints.argument_checks import check_call
 from ..plan import Plan
 from ..strategies.base import Strategy
-from ..utilities.live_runtimes import Turn
+from ..utilities.live_runtimes import Turn, finished_runs
 
 __all__ = ["Life"]
 
@@ -52,7 +52,9 @@ class Life:
         check_call("launch", function, args, kwargs or {}, how)
 
     def start(self) -> None:
-        """Set up this process, which is one of the run's."""
+        """Set up this process, which is one of the run's; runs whose training has ended leave it before."""
+        for run in finished_runs():
+            run.teardown()
         self.strategy.setup_environment()
         self.is_live, self.has_ended = True, False
         self.turn.take()
@@ -65,13 +67,18 @@ class Life:
         """
         if self.has_ended:
             raise ConfigurationError(
-                "Runtime: the run has ended, because teardown() or end_training() was called or its `with` block was "
-                "left. Do this before, create another Runtime, or start this one again: runtime.launch()."
+                "Runtime: the run has ended, because teardown() was called, its `with` block was left, or another "
+                "run began after end_training(). Do this before, create another Runtime, or start this one again: "
+                "runtime.launch()."
             )
         if not self.is_live:
             self.check_function(None)
             self.strategy.launch(self.start)
         return self.strategy
+
+    def finish(self) -> None:
+        """Training has ended: the run ends when another one begins, if not before."""
+        self.turn.is_finished = self.is_live
 
     def end(self, failed: bool) -> None:
         """Leave the other processes."""

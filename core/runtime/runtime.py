@@ -352,8 +352,14 @@ class Runtime(RunFacts, KnownAttributes):
             self._tracking.end(failed)
 
     def end_training(self) -> None:
-        """End the trackers' runs and the processes' connections; call it at the end of the script."""
-        self.teardown()
+        """End the trackers' runs, at the end of training; the script can still save, gather and wait.
+
+        The run ends with the script, by :meth:`teardown`, or when another run begins.
+        """
+        self._life.finish()
+        with ExitStack() as stack:
+            stack.callback(self._preparing.check_schedules)
+            self._tracking.end(failed=False)
 
     def __enter__(self) -> Self:
         self._life.has_ended = False
@@ -1170,6 +1176,7 @@ class Runtime(RunFacts, KnownAttributes):
                 saved with other objects.
         """
         self._run_state.load_state(input_dir, load_kwargs, reshard, strict)
+        self._backward.continue_from(self._run_state.loaders)
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
         """The state of ``model`` with whole tensors, at least in process 0.

@@ -19,12 +19,12 @@ from ..callbacks.foreign_callbacks import AdaptedCallback, adapted
 from ..callbacks.timer import Timer
 from ..data import CombinedLoader, is_collection
 from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
-from ..hints.argument_checks import instead_of_class
+from ..hints.argument_checks import instead_of_class, is_list
 from ..hints.remedies import change_import, remedies
 from ..runtime.arguments import uninitialized
 from ..strategies.base import Strategy
 from ..utilities.torch_private import is_initialized
-from .hints.misspelt import check_names, own_names, similar_methods
+from .hints.misspelt import called_by_itself, check_names, own_names, similar_methods
 from .hints.signatures import check_signatures
 from .module.hooks import overridden
 from .module.module import CUSTOM_STEP, Module
@@ -290,22 +290,24 @@ def check_hooks(argument: str, given: Any, base: type[Any]) -> None:
     Raises:
         ConfigurationError: It defines such a hook.
     """
-    kind = type(given)
+    kind, called = type(given), called_by_itself(given, base)
     if own := own_names(given, base):  # most classes define hooks only, and need no table
         known = remedies("methods", ("Callback", "Module") if base is Module else [base.__name__])
-        if name := next((name for name in known if name in own and callable(getattr(kind, name))), None):
+        if name := next(
+            (name for name in known if name in own and name not in called and callable(getattr(kind, name))), None
+        ):
             raise ConfigurationError(
                 f"{argument}: {kind.__name__} defines {name!r}, which the Trainer does not call. {known[name]}"
             )
     check_signatures(argument, given, base)
     check_names(argument, given, base)
     hooks = [name for name in dir(base) if name.startswith("on_") and callable(getattr(base, name))]
-    unknown = {name for name in dir(type(given)) if name.startswith("on_")}.difference(hooks)
+    unknown = {name for name in dir(kind) if name.startswith("on_")}.difference(hooks)
     for name in sorted(unknown):
-        if not callable(getattr(type(given), name)):
+        if name in called or not callable(getattr(kind, name)):
             continue
         raise ConfigurationError(
-            f"{argument}: {type(given).__name__} defines {name!r}, which is not a hook, so it would never be called."
+            f"{argument}: {kind.__name__} defines {name!r}, which is not a hook, so it would never be called."
             f"{nearest(name, hooks)} Hooks: {quoted(hooks)}. If it is not meant as a hook, give it a name that does "
             "not begin with 'on_'."
         )
@@ -338,4 +340,4 @@ def described(given: Any) -> str:
 
 
 def _as_list(given: Any) -> list[Any]:
-    return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+    return [] if given is None else list(given) if is_list(given) else [given]

@@ -18,7 +18,7 @@ from ..discovery.registry import Registry
 from ..environments.base import ClusterEnvironment
 from ..environments.inherited import own_environ
 from ..errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
-from ..hints.argument_checks import check_count, check_path, instead_of_class
+from ..hints.argument_checks import check_count, check_path, instead_of_class, is_list
 from ..kinds import KINDS
 from ..precisions.base import Precision
 from ..precisions.clipping import ALGORITHMS
@@ -55,7 +55,7 @@ def _count(low: int, optional: bool = False) -> Validator:
 
 
 def _accumulation(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         raise ConfigurationError(
             f"{attribute.name}={value!r}: must be an integer ≥ 1. For a number that changes, add "
             "core.callbacks.GradientAccumulationScheduler(...) to callbacks=."
@@ -129,10 +129,10 @@ def _clip_algorithm(settings: Any, attribute: attrs.Attribute[Any], value: Any) 
 
 
 def _compile(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None and not isinstance(value, bool | dict):
+    if value is not None and not isinstance(value, bool | Mapping):
         raise WrongTypeError(f"compile={value!r}: must be True, False, None, or a dict of torch.compile's arguments.")
     valid = [name for name in inspect.signature(torch.compile).parameters if name not in ("model", "disable")]
-    for name in value if isinstance(value, dict) else ():
+    for name in value if isinstance(value, Mapping) else ():
         if name not in valid:
             raise ConfigurationError(
                 f"compile={value!r}: torch.compile has no argument {name!r}.{nearest(name, valid)} Valid: "
@@ -370,7 +370,7 @@ def with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         ConfigurationError: Two plugins are of one kind, or an argument already says what to use.
     """
     found = dict(arguments)
-    for plugin in [] if plugins is None else plugins if isinstance(plugins, list | tuple) else [plugins]:
+    for plugin in [] if plugins is None else plugins if is_list(plugins) else [plugins]:
         kind = _kind_of_name(plugin) if isinstance(plugin, str) else _kind_of(plugin)
         given = found[kind]
         if not (isinstance(given, str) and given == "auto"):

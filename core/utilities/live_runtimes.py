@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
-__all__ = ["Turn", "last_run", "note_run"]
+__all__ = ["Turn", "finished_runs", "last_run", "note_run"]
 
 _turns = count()
 
@@ -24,10 +24,13 @@ class Turn:
     def take(self) -> None:
         """The Runtime is the last one from now on."""
         self.number: int | None = next(_turns)
+        self.is_finished = False
+        """Whether the script has said that training has ended; it may still save."""
 
     def give_up(self) -> None:
         """The Runtime was torn down, and is none of those that are looked for."""
         self.number = None
+        self.is_finished = False
 
     def __reduce__(self) -> tuple[type[Turn], tuple[()]]:
         return Turn, ()  # another process counts by itself
@@ -46,3 +49,8 @@ def last_run() -> Any:
     """The last Runtime that was made or started, and not torn down; ``None`` without one."""
     runs = [(turn.number, run) for run, turn in [*_runs.items()] if turn.number is not None]
     return max(runs, key=lambda each: each[0])[1] if runs else None
+
+
+def finished_runs() -> list[Any]:
+    """The Runtimes whose training has ended, and that were not torn down."""
+    return [run for run, turn in [*_runs.items()] if turn.is_finished]

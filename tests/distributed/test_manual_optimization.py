@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from python_processes import run_python
 
 from .conftest import assert_same, run_script, states
 
@@ -85,3 +86,52 @@ def test_killed_and_resumed(processes: int, options: dict[str, Any], tmp_path: P
     run(broken, processes, mode="resume", **options)
     for rank, state in states(whole).items():
         assert_same(states(broken)[rank], state)
+
+
+OPEN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from core import Module, Trainer
+
+
+class Manual(Module):
+    automatic_optimization = False
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1500, 1500)  # its gradients are 9 MB
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        if batch_idx == 0:
+            optimizer.zero_grad()
+        self.manual_backward(self.layer(batch).square().mean())
+        if batch_idx == 0:
+            optimizer.step()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+data = DataLoader(torch.randn(8, 1500, generator=torch.Generator().manual_seed(0)), batch_size=2)
+gradients = []
+for epochs, path in ((1, None), (1, "last")):
+    torch.manual_seed(0)
+    model = Manual()
+    quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = Trainer(accelerator="cpu", devices=2, max_epochs=epochs, **quiet)
+    trainer.fit(model, data, ckpt_path=path)
+    gradients.append(model.layer.weight.grad)
+assert torch.equal(*gradients)
+print("equal", trainer.global_rank)
+"""
+
+
+@pytest.mark.slow
+def test_open_gradients_of_any_size(tmp_path: Path) -> None:
+    """Those of each process are in the checkpoint, also where they are longer than what torch's store takes at once."""
+    (tmp_path / "script.py").write_text(OPEN)
+    done = run_python(tmp_path / "script.py", cwd=tmp_path, warnings="ignore", timeout=240)
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("equal")) == ["equal 0", "equal 1"]

@@ -14,7 +14,8 @@ from torch._C._distributed_c10d import HashStore
 
 from core.errors import LaunchError
 from core.strategies.group import meeting_point
-from core.strategies.store import liveness, wait_warning
+from core.strategies.store import liveness, notes, wait_warning
+from core.utilities import torch_private
 
 
 class Store:
@@ -82,3 +83,17 @@ def test_a_process_of_another_machine_that_gives_no_more_signs(is_alive: bool, m
                 liveness.beat(store, 1)
             time.sleep(0.011)
             watch()
+
+
+@pytest.mark.parametrize("length", [0, notes.LONGEST, notes.LONGEST + 1, 20 << 20])
+def test_notes_of_any_length(length: int) -> None:
+    """Torch's store closes a connection that sends more than 8 MiB at once; deleting a note leaves nothing of it."""
+    store = torch_private.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    there = store.num_keys()
+    writer, reader = (notes.Board(store, timedelta(seconds=5), None) for _ in range(2))
+    value = bytes(range(256)) * (length // 256) + b"x" * (length % 256)
+    writer.set("long", value)
+    assert reader.wait("long", 5, 0)
+    assert reader.get("long") == value
+    reader.delete("long")
+    assert store.num_keys() == there

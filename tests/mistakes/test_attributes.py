@@ -163,7 +163,7 @@ def test_after_the_run(method: str) -> None:
     """The methods that need the processes refuse to start them again."""
     run = runtime()
     run.prepare(nn.Linear(3, 1))
-    run.end_training()
+    run.teardown()
     with pytest.raises(ConfigurationError, match=r"the run has ended.*create another Runtime.*runtime\.launch\(\)"):
         AFTER[method](run)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,24 @@ def test_a_with_block_tears_down_once() -> None:
     assert events == ["setup", "teardown"] * 3
     with pytest.raises(ConfigurationError, match="the run has ended"):
         one.backward(torch.ones((), requires_grad=True))
+
+
+def test_after_end_training_a_script_saves(tmp_path: Path) -> None:
+    """Scripts end their trackers first; the run ends when the next one begins, whatever that one's settings are."""
+    one = runtime()
+    model = one.prepare(nn.Linear(3, 1))
+    one.end_training()
+    one.wait_for_everyone()
+    one.save(one.get_state_dict(model), tmp_path / "weights.pt")
+    assert torch.equal(torch.load(tmp_path / "weights.pt")["weight"], model.weight)
+    assert one.gather(torch.ones(1)).tolist() == [1.0]
+    another = runtime(precision="bf16-mixed")
+    another.wait_for_everyone()
+    with pytest.raises(ConfigurationError, match=r"another run began after end_training\(\)"):
+        one.wait_for_everyone()
+    one.end_training()
+    runtime().wait_for_everyone()
+    another.wait_for_everyone()
 
 
 def test_launch_calls_the_function() -> None:

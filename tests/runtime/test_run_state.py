@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -78,14 +79,32 @@ def test_what_is_in_the_state(tmp_path: Path) -> None:
     assert list(second.optimizer.state_dict()["state"]) == [0, 1]
 
 
-@pytest.mark.parametrize("registers", [False, True])
+def schedule() -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1), 1)
+
+
+class Epochs:
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": 0}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("registers", "is_told"), [(None, True), ("averages", True), ("schedule", True), ("epoch", False)]
+)
 def test_a_checkpoint_after_the_last_batch_of_an_epoch(
-    registers: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    registers: str | None, is_told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A loop that computes its epoch from the steps is told how to begin with the next one, which is then exact."""
+    """A loop that computes its epoch from the steps is told how to begin with the next one, which is then exact.
+
+    It is such a loop also where it registers objects that do not have the epoch, such as averages of the weights.
+    """
     first, second = Loop(), Loop(seed=5)
     first.train(4)
-    objects = [Counter(), Counter()] if registers else []
+    kinds: dict[str | None, Callable[[], Any]] = {"averages": Counter, "schedule": schedule, "epoch": Epochs}
+    objects = [kinds[registers](), kinds[registers]()] if registers else []
     for loop, count in zip((first, second), objects, strict=False):
         loop.runtime.register_for_checkpointing(count)
     first.runtime.save_state(tmp_path / "c")
@@ -96,10 +115,31 @@ def test_a_checkpoint_after_the_last_batch_of_an_epoch(
     said = [
         record.getMessage() for record in caplog.records if "after the last batch of epoch 0" in record.getMessage()
     ]
-    assert ["If your loop begins with epoch 1" in text for text in said] == [True] * (not registers)
+    assert ["If your loop begins with epoch 1" in text for text in said] == [True] * is_told
     second.loader.set_epoch(1)
     second.train(4)
     assert second.weights() == first.weights()
+
+
+@pytest.mark.parametrize(("steps", "skips", "said"), [(2, 0, 0), (2, 1, 1), (1, 2, 2), (2, 2, 2), (4, 0, 0)])
+def test_a_loop_that_skips_by_itself(
+    steps: int, skips: int, said: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A script for Accelerate skips the batches before the checkpoint, which the loader has already done: it is told.
+
+    Also where it has skipped all that was left of the epoch.
+    """
+    first, second = Loop(), Loop(seed=5)
+    first.train(steps)
+    first.runtime.save_state(tmp_path / "c")
+    second.runtime.load_state(tmp_path / "c")
+    for step, (batch,) in enumerate(second.loader):
+        if step >= skips:
+            second.runtime.backward(second.models[0](batch).square().mean())
+    second.train(1)
+    warned = [record.getMessage() for record in caplog.records if "before its first backward" in record.getMessage()]
+    assert len(warned) == bool(said)
+    assert all(f"read {said} batch(es) of epoch 0" in text for text in warned)
 
 
 def test_automatic_names_and_the_limit(tmp_path: Path) -> None:
@@ -181,6 +221,17 @@ class Counter:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.count = state["count"]
+
+
+def test_a_hook_that_draws_random_numbers(tmp_path: Path) -> None:
+    """As one does that makes a model to write averages of the weights: the resumed run draws what comes after."""
+    first, second = Loop(), Loop(seed=5)
+    first.runtime.register_save_state_pre_hook(lambda models, weights, output_dir: torch.rand(3).tolist())
+    first.train(2)
+    first.runtime.save_state(tmp_path / "c")
+    drawn = torch.rand(3)
+    second.runtime.load_state(tmp_path / "c")
+    assert torch.equal(torch.rand(3), drawn)
 
 
 def test_registered_objects(tmp_path: Path) -> None:

@@ -178,6 +178,7 @@ from pathlib import Path
 import core
 from core import Runtime, get_logger
 from core.loggers import JSONLogger
+from core.strategies import DDPStrategy
 
 logging.basicConfig(stream=sys.stdout, format="%(funcName)s %(message)s", level="INFO")
 logger = get_logger(__name__)
@@ -199,6 +200,8 @@ def main():
     for turn in range(3):
         logger.info(f"turn {turn} of process {runtime.process_index}", main_process_only=False, in_order=True)
     runtime.end_training()
+    Path(f"after-{runtime.process_index}").write_text(str(runtime.gather_object([runtime.process_index])))
+    runtime.teardown()
     try:
         logger.info("late", main_process_only=False, in_order=True)
     except core.CoreError as error:
@@ -207,6 +210,8 @@ def main():
     second.init_trackers("second")
     second.log({"x": second.process_index})
     second.end_training()
+    third = Runtime(accelerator="cpu", devices=2, strategy=DDPStrategy(process_group_backend="cpu:gloo"))
+    assert third.reduce(third.process_index) == 1
 
 main()
 """
@@ -225,4 +230,5 @@ def test_two_processes(tmp_path: Path) -> None:
         assert out.count(line) == 1, out
     turns = [line for line in out if "turn" in line]
     assert turns == [f"main turn {turn} of process {rank}" for turn in range(3) for rank in range(2)]
+    assert (tmp_path / "after-0").read_text() == (tmp_path / "after-1").read_text() == "[0, 1]"
     assert "needs a Runtime" in (tmp_path / "late-0").read_text() == (tmp_path / "late-1").read_text()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import UserDict, UserList
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,8 +12,10 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from core import Callback, Module, Runtime, Trainer
-from core.callbacks import ModelCheckpoint, ModelSummary, ProgressBar
+from core.callbacks import GradientAccumulationScheduler, ModelCheckpoint, ModelSummary, ProgressBar, Timer
+from core.checkpoints import TorchCheckpointIO
 from core.errors import ConfigurationError, CoreError, UnknownNameError, WrongTypeError
+from core.loggers import CSVLogger
 
 from .regression import Regression, dataset, loader, quiet
 
@@ -231,6 +235,63 @@ def test_a_hook_that_there_is_not() -> None:
     near = r"callbacks: HastyCallback defines 'on_train_epoch_ends', which is not a hook.*mean 'on_train_epoch_end'"
     with pytest.raises(ConfigurationError, match=near):
         quiet(callbacks=HastyCallback())
+
+
+class CallsItself(Regression):
+    """Its base class calls methods with the names of hooks of other versions, as libraries of models do."""
+
+    ended: tuple[str, ...] = ()
+
+    def on_train_epoch_end(self) -> None:
+        self.on_epoch_end("train")
+
+    def on_validation_epoch_end(self) -> None:
+        for finish in (self.on_epoch_end, lambda name: self.val_end(name)):
+            finish("validation")
+
+    def on_epoch_end(self, name: str) -> None:
+        self.ended += (name,)
+
+    def val_end(self, name: str) -> None:
+        self.ended += (f"{name} end",)
+
+
+class CallsOnlyItsBase(Regression):
+    def on_epoch_end(self) -> None:
+        super().on_epoch_end()  # type: ignore[misc]
+
+
+def test_hooks_that_the_module_calls() -> None:
+    """Are methods of its own; one that only itself names is called by no one, and refused."""
+    module = type(
+        "Derived", (CallsItself,), {"on_epoch_end": lambda self, name: CallsItself.on_epoch_end(self, name)}
+    )()
+    quiet(max_epochs=1, num_sanity_val_steps=0).fit(module, loader(), loader())
+    assert module.ended == ("validation", "validation end", "train")
+    with pytest.raises(ConfigurationError, match="CallsOnlyItsBase defines 'on_epoch_end', which the Trainer does not"):
+        quiet().validate(CallsOnlyItsBase(), loader())
+
+
+def test_lists_and_mappings_of_a_configuration_library(tmp_path: Path) -> None:
+    """Those of Hydra are sequences and mappings, and neither lists nor dicts."""
+    own = Callback()
+    trainer = quiet(
+        callbacks=UserList(
+            [own, Timer(duration=cast(Any, UserDict(hours=1))), GradientAccumulationScheduler(UserDict({0: 2}))]
+        ),
+        logger=UserList([CSVLogger(tmp_path)]),
+        plugins=UserList([TorchCheckpointIO()]),
+        devices=UserList([0]),
+    )
+    assert own in trainer.callbacks
+    assert [type(logger) for logger in trainer.loggers] == [CSVLogger]
+    assert trainer.accumulate_grad_batches == 1
+    runtime = Runtime(
+        accelerator="cpu", devices=cast(Any, UserList([0])), log_with=UserList(["csv"]), project_dir=tmp_path
+    )
+    assert runtime.plan.devices == ("cpu",)
+    with pytest.raises(ConfigurationError, match=r"accumulate_grad_batches=.*GradientAccumulationScheduler"):
+        quiet(accumulate_grad_batches=UserDict({0: 2}))
 
 
 def test_a_module_that_cannot_predict() -> None:

@@ -27,6 +27,7 @@ from ...checkpoints import (
 )
 from ...checkpoints.agreement import check_shared, run_on_each_rank
 from ...checkpoints.manifest import RUN_STATE, NotOursError
+from ...data import PreparedLoader
 from ...errors import CheckpointError, ConfigurationError, WrongTypeError
 from ...hints.argument_checks import check_path, is_url
 from ...strategies.own_buffers import load_own_buffers, own_buffers
@@ -158,11 +159,13 @@ class StateSaving:
         window, gates = self._window.state_dict(), [gate.state_dict() for gate in self._gates()]
         loaders = self._prepared.of("loaders")
         buffers = [own_buffers(strategy, model) for model, _ in self._models()]
-        states = ProcessStates.gather(meeting, strategy, loaders, is_open, window=window, gates=gates, buffers=buffers)
+        more = {"window": window, "gates": gates, "buffers": buffers}
         with ExitStack() as stack:
             folders = meeting.run(lambda: str(stack.enter_context(committed_directory(path))) if is_writer else "")
             staged = Path(folders[writer] or "")
             weights = self._run_save_hooks(meeting, staged)
+            # After the hooks: they may draw random numbers, such as one that makes a model to write it.
+            states = ProcessStates.gather(meeting, strategy, loaders, is_open, **more)
             if is_open or meeting.needs_all:
                 meeting.run(lambda: check_shared(staged))
             if is_open:
@@ -223,6 +226,11 @@ class StateSaving:
                 files[name] = FileRecord.of(file)
         Manifest.describe(run_facts(self._life.plan), files, RUN_STATE).write(staged)
         stack.close()
+
+    @property
+    def loaders(self) -> list[PreparedLoader]:
+        """The loaders whose positions are in a checkpoint."""
+        return self._prepared.of("loaders")
 
     # -- loading ---------------------------------------------------------------------------------------------------
 
@@ -285,7 +293,7 @@ class StateSaving:
         project = self.project
         if project.checkpoints is not None and is_in(path, project.checkpoints):
             project.iteration = max(project.iteration, _number(path) + 1)
-        states.restore_loaders(objects["loader"], path, knows_epoch=bool(self._registered))
+        states.restore_loaders(objects["loader"], path, knows_epoch=any(map(_has_epoch, self._registered)))
         states.restore_generators()
 
     def _load_accelerates(self, directory: Path, strict: bool) -> None:
@@ -380,3 +388,9 @@ def _check_counts(saved: Mapping[str, int], present: Mapping[str, int], path: st
 def _number(path: str) -> int:
     number = path.rpartition("_")[2]
     return int(number) if number.isdecimal() else -1
+
+
+def _has_epoch(registered: Any) -> bool:
+    """Whether the state of a registered object says in which epoch the script is; that of a scheduler does not."""
+    state = registered.state_dict()
+    return isinstance(state, Mapping) and any("epoch" in str(name) and name != "last_epoch" for name in state)

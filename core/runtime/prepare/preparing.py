@@ -71,6 +71,7 @@ class Preparing:
         self._sync_batchnorm = sync_batchnorm
         self._synced_layers: list[nn.Module] = []
         """Batch norm layers that normalize over all processes, until the run ends."""
+        self._has_checked_schedules = False
 
     def prepare(self, objects: tuple[Any, ...], device_placement: Sequence[bool] | None) -> Any:
         """See :meth:`core.Runtime.prepare`."""
@@ -234,18 +235,22 @@ class Preparing:
         self._gradient_state.sync_gradients = True
 
     def end(self, failed: bool) -> None:
-        """Forget all prepared objects, which another run may be given again.
-
-        Warns of schedules made for Accelerate's number of steps.
-        """
-        schedulers = self._prepared.of("schedulers")
+        """Forget all prepared objects, which another run may be given again; see also :meth:`check_schedules`."""
+        if not failed:
+            self.check_schedules()
+        self._has_checked_schedules = False
         layers, self._synced_layers = self._synced_layers, []
         desynchronize(layers)
         self.forget()
+
+    def check_schedules(self) -> None:
+        """Warn once of schedules made for Accelerate's number of steps."""
         strategy = self._life.strategy
-        if self._life.is_live and strategy.global_rank == 0 and not failed:
-            for scheduler in schedulers:
-                warn_of_long_schedule(scheduler, strategy.world_size)
+        if self._has_checked_schedules or not self._life.is_live or strategy.global_rank != 0:
+            return
+        self._has_checked_schedules = True
+        for scheduler in self._prepared.of("schedulers"):
+            warn_of_long_schedule(scheduler, strategy.world_size)
 
 
 def synchronize_generators(strategy: Strategy, kinds: Collection[str]) -> None:

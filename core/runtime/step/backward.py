@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...checkpoints.base import CheckpointIO
+from ...data import PreparedLoader
 from ...errors import ConfigurationError, WrongTypeError
 from ...precisions.loss import check_tensor
 from ...strategies.base import Strategy
@@ -23,6 +26,14 @@ from ..prepare.prepared import PreparedObjects
 
 __all__ = ["Backward", "Gradients"]
 
+SKIPPED_TWICE = (
+    "load_state: the loop then read %s batch(es) of epoch %s before its first backward, so it does not train on them. "
+    "The loader continues by itself after the last batch before the checkpoint. Remove the lines of the script that "
+    "skip batches, such as: if step < resume_step: continue"
+)
+
+logger = logging.getLogger(__name__)
+
 
 class Backward:
     """The strategy's function for the backward pass, decided before the loop.
@@ -34,7 +45,16 @@ class Backward:
         window: The micro-batches between two steps.
     """
 
-    __slots__ = ("_first_gradients", "_gradient_state", "_prepared", "_strategy", "_window", "divisor", "native")
+    __slots__ = (
+        "_continued",
+        "_first_gradients",
+        "_gradient_state",
+        "_prepared",
+        "_strategy",
+        "_window",
+        "divisor",
+        "native",
+    )
 
     def __init__(
         self, strategy: Strategy, prepared: PreparedObjects, gradient_state: GradientState, window: Window
@@ -47,7 +67,8 @@ class Backward:
         """Decide the function; call it when the run is live, and after each change of what is prepared."""
         native = self._strategy.make_backward() if self._may_step() else self._refuse_backward
         native = self._checked(native)
-        self.native: Callable[..., None] | None = self._first_backward(native) if self._prepared.taken else native
+        is_watched = self._prepared.taken or self._continued
+        self.native: Callable[..., None] | None = self._first_backward(native) if is_watched else native
         """The function; ``None`` until it is decided."""
         self.divisor = self._gradient_state.num_steps
         """What losses are divided by outside of ``accumulate``."""
@@ -58,6 +79,29 @@ class Backward:
         """Forget the function, at the end of the run."""
         self.native, self.divisor = None, 1
         self._first_gradients: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
+        self._continued: list[tuple[ref[PreparedLoader], int, int]] = []
+        """The loaders that a checkpoint has put within a pass, each with its epoch and the batches before."""
+
+    def continue_from(self, loaders: Iterable[PreparedLoader]) -> None:
+        """Have the first backward pass look whether the loop has skipped batches that a checkpoint has left out.
+
+        Args:
+            loaders: Those whose positions were loaded.
+        """
+        inside = [loader for loader in loaders if loader.batches_taken and not loader.is_at_end]
+        self._continued = [(ref(loader), loader.epoch, loader.batches_taken) for loader in inside]
+        self.bind()
+
+    def _check_skips(self) -> None:
+        continued, self._continued = self._continued, []
+        for known, epoch, before in continued:
+            loader = known()
+            if loader is None or loader.epoch == epoch or loader.is_evaluation:
+                continue
+            is_same_pass = loader.epoch == epoch + 1
+            skipped = loader.batches_taken - before - 1 if is_same_pass else len(loader) - before
+            if skipped > 0 and self._strategy.is_global_zero:
+                logger.warning(SKIPPED_TWICE, skipped, epoch)
 
     def _may_step(self) -> bool:
         """Whether an optimizer's step would unscale the gradients of a scaled loss."""
@@ -83,9 +127,10 @@ class Backward:
         return checked
 
     def _first_backward(self, backward: Callable[..., None]) -> Callable[..., None]:
-        """``backward``, which at first looks whether the prepared modules are those that are trained."""
+        """``backward``, which at first looks whether the loop uses what it was given as it should."""
 
         def first(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+            self._check_skips()
             self._prepared.taken.check(partial(backward, loss, *args, **kwargs), self._prepared.of("models"))
             if self.native is first and not self._prepared.taken:
                 self.native = backward

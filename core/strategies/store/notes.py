@@ -17,6 +17,11 @@ from .run_store import another_connection
 
 __all__ = ["Board", "lost_store", "wait_for_key"]
 
+LONGEST = 4 << 20
+"""Bytes of the longest value: torch's store closes the connection that sends it more than 8 MiB, and the run ends."""
+PIECES = b"\0pieces "
+"""What the note begins with whose value is in this many others; no pickle and no text begins so."""
+
 
 class Board:
     """Where the processes of a run leave notes for each other, without a collective.
@@ -44,16 +49,31 @@ class Board:
         """How often this process has met the others at each place in the user's code; see :class:`Meeting`."""
         self.alone: set[str] = set()
         """Where no other process came the last time."""
+        self._pieces: dict[str, int] = {}
+        """In how many pieces this process has written or read a note, where it is too long for one."""
 
     def set(self, key: str, value: bytes) -> None:
-        """Leave a note, which every process can read."""
+        """Leave a note, of any length, which every process can read."""
         with _store_errors():
-            self._store.set(f"board/{key}", value)  # type: ignore[arg-type]  # torch takes bytes as well
+            if len(value) > LONGEST:
+                starts = range(0, len(value), LONGEST)
+                for number, start in enumerate(starts):
+                    self._set(f"{key}/piece {number}", value[start : start + LONGEST])
+                self._pieces[key] = len(starts)
+                value = PIECES + str(len(starts)).encode()
+            self._set(key, value)  # the last: whoever finds it finds its pieces
+
+    def _set(self, key: str, value: bytes) -> None:
+        self._store.set(f"board/{key}", value)  # type: ignore[arg-type]  # torch takes bytes as well
 
     def get(self, key: str) -> bytes:
         """A note; waits for it."""
         with _store_errors():
-            return self._store.get(f"board/{key}")
+            value = self._store.get(f"board/{key}")
+            if not value.startswith(PIECES):
+                return value
+            count = self._pieces[key] = int(value.removeprefix(PIECES))
+            return b"".join(self._store.get(f"board/{key}/piece {number}") for number in range(count))
 
     def has(self, key: str) -> bool:
         """Whether there is a note."""
@@ -72,9 +92,11 @@ class Board:
         return Board(store, self.timeout, None, self._peers)
 
     def delete(self, key: str) -> None:
-        """Remove a note."""
+        """Remove a note that this process has written or read."""
         with _store_errors():
             self._store.delete_key(f"board/{key}")
+            for number in range(self._pieces.pop(key, 0)):
+                self._store.delete_key(f"board/{key}/piece {number}")
 
     def watch(self, rank: int) -> Callable[[], None]:
         """What is called again and again while process ``rank`` matters: raises a LaunchError if it has ended."""

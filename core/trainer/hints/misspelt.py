@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import inspect
 from functools import cached_property
+from types import CodeType
 from typing import Any
 
 from ...errors import ConfigurationError
 
-__all__ = ["check_methods", "check_names", "own_names", "similar_methods"]
+__all__ = ["called_by_itself", "check_methods", "check_names", "own_names", "similar_methods"]
 
 METHODS = (
     *("training_step", "validation_step", "test_step", "predict_step"),
@@ -41,7 +42,10 @@ def check_names(argument: str, given: Any, base: type[Any]) -> None:
     kind = type(given)
     check_methods(argument, given, base)
     methods = [name for name in METHODS if getattr(kind, name, None) is getattr(base, name, None) is not None]
+    called = called_by_itself(given, base)
     for name in own_methods(given, base):
+        if name in called:
+            continue
         hook = _hook_meant(name)
         if hook is not None and getattr(kind, hook, None) is getattr(base, hook, None) is not None:
             raise ConfigurationError(
@@ -98,6 +102,22 @@ def own_names(given: Any, base: type[Any]) -> dict[str, Any]:
     classes = [kind for kind in type(given).__mro__ if kind not in base.__mro__ and not _is_cores(kind)]
     found = {name: value for kind in reversed(classes) for name, value in vars(kind).items()}
     return {name: value for name, value in found.items() if not name.startswith("_") and not hasattr(base, name)}
+
+
+def called_by_itself(given: Any, base: type[Any]) -> set[str]:
+    """The names that the user's classes use in methods of other names: these may call what the Trainer does not."""
+    used: set[str] = set()
+    for kind in type(given).__mro__:
+        if kind not in base.__mro__ and not _is_cores(kind):
+            for method, value in vars(kind).items():
+                code = getattr(getattr(value, "__func__", value), "__code__", None)
+                used |= _names_in(code) - {method} if isinstance(code, CodeType) else set()
+    return used
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """The names of attributes and globals that a function uses, and those in it."""
+    return {*code.co_names}.union(*(_names_in(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 
 def _is_cores(kind: type[Any]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import ConfigurationError, WrongTypeError
-from ...hints.argument_checks import instead_of_class, is_url
+from ...hints.argument_checks import instead_of_class, is_list, is_url
 from ...loggers.base import Logger, NoLogger
 from ...loggers.csv_file import CSVLogger
 from ...loggers.find import logger_class
@@ -51,13 +51,13 @@ def read_loggers(given: Any, root: str, argument: str = "logger", writes: bool =
     if given is None or given is True:
         loggers = [_default(root)]
     else:
-        items = list(given) if isinstance(given, list | tuple) else [given]
+        items = list(given) if is_list(given) else [given]
         loggers = [_logger(item, root, argument) for item in items]
     return loggers if writes else without_effect(loggers)
 
 
 def _has_name(given: Any) -> bool:
-    return any(isinstance(item, str) for item in (given if isinstance(given, list | tuple) else [given]))
+    return any(isinstance(item, str) for item in (given if is_list(given) else [given]))
 
 
 def _default(root: str) -> Logger:

@@ -80,3 +80,42 @@ def test_the_report_says_what_the_script_is(tmp_path: Path, capsys: pytest.Captu
     assert "`" not in text
     _, data = report(capsys, tmp_path / "script.py")
     assert {found["library"] for found in data["files"][0]["findings"]} == {"Accelerate"}
+
+
+RESUMED = """\
+import accelerate
+from accelerate import Accelerator
+from torch.optim.lr_scheduler import StepLR
+
+accelerator = Accelerator()
+warmup = get_cosine_schedule_with_warmup(optimizer, 10 * accelerator.num_processes, 100)
+decay = StepLR(optimizer, 1)
+if accelerate.__version__ >= "0.16.0":
+    accelerator.prepare(model, optimizer)
+accelerator.prepare(model, warmup)
+accelerator.prepare(decay)
+accelerator.prepare(args.lr_scheduler)
+Other().prepare(decay)
+accelerator.load_state(path)
+for step, batch in enumerate(loader):
+    if args.resume_from_checkpoint and epoch == first and step < resume_step:
+        bar.update(1)
+        continue
+    if step < 3:
+        continue
+"""
+
+
+def test_what_differs_without_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Schedulers among what is prepared, lines that skip batches, and comparisons of versions: with what to do."""
+    found = examined(tmp_path, capsys, RESUMED)
+    assert found["accelerator.prepare_scheduler"] == ("differs", [10, 11, 12])
+    assert found["accelerator.load_state"] == ("differs", [14, 16])
+    assert found["__version__"] == ("differs", [8])
+    (tmp_path / "script.py").write_text(RESUMED)
+    main([str(tmp_path / "script.py")])
+    text = capsys.readouterr().out
+    for said in ("Leave out * num_processes", "remove lines that skip batches", "Remove the comparison"):
+        assert said in text
+    only_trained = RESUMED.replace("accelerator.load_state(path)", "")
+    assert "accelerator.load_state" not in examined(tmp_path, capsys, only_trained)

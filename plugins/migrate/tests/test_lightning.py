@@ -208,3 +208,16 @@ def test_what_is_no_script_is_an_error(
     out, err = capsys.readouterr()
     assert out == ""
     assert f"script.py{said}" in err.replace(": cannot", "cannot")
+
+
+def test_modules_and_the_rank_of_another_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A module of callbacks is no name that is missing; functions that Lightning tells the rank are Lightning's."""
+    script = """\
+import pytorch_lightning as pl
+from lightning_utilities.core.rank_zero import rank_prefixed_message, rank_zero_only
+from lightning_utilities.core.apply_func import apply_to_collection
+
+stop = pl.callbacks.early_stopping.EarlyStopping("loss")
+"""
+    found = examined(tmp_path, capsys, script)
+    assert found == {"EarlyStopping": ("differs", [5]), "rank_zero_only": ("differs", [2])}

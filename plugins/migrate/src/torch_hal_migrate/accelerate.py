@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from .scripts import Imports, Use
 
@@ -33,6 +33,9 @@ def uses(tree: ast.AST) -> list[Use]:
                 found.append(Use("members", node.attr, node.lineno))
         elif isinstance(node, ast.Call) and imports.name(node.func) == "Accelerator":
             found += [Use("constructor", each.arg, each.value.lineno) for each in node.keywords if each.arg is not None]
+    found += _scheduled(tree, objects)
+    if any(use.name == "load_state" for use in found):
+        found += _skipped(tree)
     return sorted(dict.fromkeys(found), key=lambda use: (use.line, use.section, use.name))
 
 
@@ -44,6 +47,36 @@ def _objects(tree: ast.AST, imports: Imports) -> Iterator[str]:
             yield from filter(None, map(_last_of, node.targets))
         elif isinstance(node, ast.arg) and node.annotation and imports.name(node.annotation) == "Accelerator":
             yield node.arg
+
+
+def _scheduled(tree: ast.AST, objects: Collection[str]) -> Iterator[Use]:
+    """The calls of ``prepare`` that are given a scheduler, by its name or by what it was made with."""
+    made = {
+        _last_of(target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _makes_scheduler(node.value)
+        for target in node.targets
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "prepare":
+            names = {_last_of(given) for given in node.args}
+            if _last_of(node.func.value) in objects and any(name in made or "sched" in name for name in names):
+                yield Use("members", "prepare_scheduler", node.lineno)
+
+
+def _makes_scheduler(call: ast.Call) -> bool:
+    """Whether a call is such as ``get_scheduler(...)`` and ``StepLR(...)``."""
+    name = _last_of(call.func)
+    return name.endswith("LR") or (name.startswith("get_") and "schedule" in name)
+
+
+def _skipped(tree: ast.AST) -> Iterator[Use]:
+    """Where a loop leaves out its first batches: ``if step < resume_step: continue``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Continue):
+            compared = [part for part in ast.walk(node.test) if isinstance(part, ast.Compare)]
+            if any(isinstance(part.ops[0], ast.Lt) and "resume" in ast.unparse(part) for part in compared):
+                yield Use("members", "load_state", node.lineno)
 
 
 def _last_of(node: ast.AST) -> str:

@@ -9,11 +9,15 @@ from typing import NamedTuple
 __all__ = ["Imports", "Use", "class_kinds", "uses"]
 
 ROOTS = ("lightning", "pytorch_lightning", "lightning_fabric")
+RANK_ZERO = "lightning_utilities.core.rank_zero"
+"""A module of another package whose functions need the rank that Lightning tells them when it is imported."""
 MODULES = frozenset(
     [
         "accelerators",
         "callbacks",
         "cli",
+        "csv_logs",
+        "early_stopping",
         "combined_loader",
         "core",
         "datamodule",
@@ -22,16 +26,20 @@ MODULES = frozenset(
         "fabric",
         "io",
         "loggers",
+        "lr_monitor",
         "memory",
+        "model_checkpoint",
         "module",
         "model_summary",
         "plugins",
         "precision",
         "profilers",
+        "progress",
         "pytorch",
         "rank_zero",
         "seed",
         "strategies",
+        "tensorboard",
         "trainer",
         "tuner",
         "types",
@@ -90,6 +98,9 @@ class Imports:
                     self.paths[alias.asname or alias.name] = f"{node.module}.{alias.name}"
                     if alias.name not in modules:
                         self.uses.append(Use("names", alias.name, node.lineno))
+            elif isinstance(node, ast.ImportFrom) and node.module == RANK_ZERO and ROOTS[0] in roots:
+                zero = [alias.name for alias in node.names if alias.name.startswith("rank_zero")]
+                self.uses += [Use("names", name, node.lineno) for name in zero]
 
     def path(self, node: ast.AST) -> str:
         """The path of an expression such as ``pl.callbacks.Timer`` in the library; empty if it is not from there."""
