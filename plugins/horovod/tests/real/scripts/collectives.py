@@ -19,6 +19,7 @@ said: dict[str, Any] = {}
 with Runtime(accelerator="cpu", strategy="horovod", devices=2) as runtime:
     runtime.launch()
     strategy = runtime.strategy
+    assert isinstance(strategy, HorovodStrategy)
     rank = runtime.process_index
     for dtype in DTYPES:
         own = torch.tensor([[3 + rank, 2], [5, 7 - rank]]).to(getattr(torch, dtype))
