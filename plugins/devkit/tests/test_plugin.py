@@ -276,6 +276,14 @@ def test_the_report_is_the_same_from_workers(tmp_path: Path, arguments: tuple[st
     assert run.report["deselected"] > 100
 
 
+def test_without_workers_no_mark_is_of_them(tmp_path: Path) -> None:
+    """Where pytest-xdist is not loaded its mark would be an unknown one, which strict projects refuse."""
+    arguments = ("-p", "no:xdist", "--strict-markers", "--tiers=T0", "-k", "description or aliases")
+    run = run_kit(tmp_path, "--backend=accelerator:cpu", *arguments)
+    assert run.code == 0, run.output
+    assert len(run.ids("passed")) == 2
+
+
 @pytest.mark.slow
 def test_the_report(tmp_path: Path, site: list[Path]) -> None:
     """JSON and Markdown say what was tested, on what, how each test ended, and whether all of them were run."""
