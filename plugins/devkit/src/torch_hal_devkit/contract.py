@@ -82,7 +82,10 @@ _ACCELERATOR = {
     ),
     "pick_devices": _of(values="a_number_of_devices_is_picked"),
     "pick_idle_devices": _of(values="a_number_of_devices_is_picked", errors="a_number_of_devices_is_picked"),
-    "import_backend": _of(again="other_threads_use_it each_index_is_a_device_of_its_own"),
+    "import_backend": _of(
+        may_change=("environment variables",),  # those of the package that it imports, for itself
+        again="other_threads_use_it each_index_is_a_device_of_its_own",
+    ),
     "setup_device": _of(
         values="a_device_is_made_current",
         algebra="values_stay_through_its_life",
