@@ -469,7 +469,9 @@ def engine_python(session: nox.Session, name: str) -> str:
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     project = nox.project.load_toml(HERE / "plugins" / name / "pyproject.toml")
     needed = nox.project.dependency_groups(project, "test")
-    session.run(*pip, *CONSTRAINTS, "--editable", str(HERE), *DEVKIT, *needed)
+    session.run(*pip, *CONSTRAINTS, "--editable", str(HERE), *DEVKIT)
+    # Later, since pip looks for a requirement on an index even if the same command installs it editable.
+    session.run(*pip, *CONSTRAINTS, *needed)
     if name == "colossalai":  # without what it requires: that names an older torch
         groups = project["dependency-groups"]
         session.run(*pip, *CONSTRAINTS, *groups["engine-requirements"])

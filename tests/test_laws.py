@@ -197,6 +197,7 @@ UNPICKLES = {
     "core/checkpoints/foreign.py": "torch.load(weights_only=True) of a file that the user names",
     "plugins/accelerate/src/torch_hal_accelerate/random_state.py": "torch.load(weights_only=True)",
     "plugins/deepspeed/src/torch_hal_deepspeed/library.py": "torch.load(weights_only=True) of files that were checked",
+    "plugins/devkit/src/torch_hal_devkit/suites/base.py": "bytes that it has just written, of the backend under test",
     "plugins/devkit/src/torch_hal_devkit/suites/precision.py": "torch.load(weights_only=True) of bytes just written",
     "plugins/ray/src/torch_hal_ray/payload.py": "from a process of the same run",
     "plugins/xla/src/torch_hal_xla/strategies/launcher.py": "from a process of the same run",

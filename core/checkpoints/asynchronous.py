@@ -67,7 +67,7 @@ class AsyncCheckpointIO(CheckpointIO):
     def _use(self, inner: CheckpointIO) -> None:
         self.inner = inner
         """The CheckpointIO that writes."""
-        self.is_collective = inner.is_collective
+        self.is_collective, self.keeps_views = inner.is_collective, inner.keeps_views
 
     def connect(self, preferred: str) -> None:
         """Take the format that the strategy prefers, unless another one was given."""

@@ -38,6 +38,10 @@ class CheckpointIO(Renaming, ABC):
     is_collective: bool = False
     """Whether every process calls :meth:`save_checkpoint` and writes its own shards of sharded tensors."""
 
+    keeps_views: bool = True
+    """Whether tensors that are views of one memory are so after loading; a format without strides gives each its own.
+    A tensor that is there twice, as tied weights are, is one in any case."""
+
     makes_directories: bool = False
     """Whether :meth:`save_checkpoint` makes missing parent directories itself, as one that writes in a thread does."""
 

@@ -85,6 +85,8 @@ class SafetensorsCheckpointIO(CheckpointIO):
         ConfigurationError: It is not installed.
     """
 
+    keeps_views = False  # the format has no strides
+
     def __init__(self) -> None:
         try:
             importlib.import_module("safetensors.torch")

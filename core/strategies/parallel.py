@@ -25,7 +25,7 @@ from ..environments.local import LAUNCH_VARIABLES, LAUNCHED, LocalEnvironment
 from ..errors import ConfigurationError, WrongTypeError, quoted
 from ..random import get_host_rng_state
 from ..utilities.nested import map_tensors
-from ..utilities.objects import broadcast_pickled, by_rank, describe_tensor, gather_pickled, pickled
+from ..utilities.objects import broadcast_pickled, by_rank, describe_tensor, gather_pickled, pickled, sendable
 from ..utilities.torch_private import Store
 from .base import Strategy
 from .constructor_arguments import StrategyParts
@@ -123,7 +123,7 @@ class ParallelStrategy(Strategy):
     def all_gather(self, tensor: Tensor) -> Tensor:
         """Stacked by rank; see :meth:`Strategy.all_gather`."""
         self._check_alike("strategy.all_gather", tensor)
-        own = tensor.detach().to(self.root_device).contiguous()
+        own = sendable(tensor.detach().to(self.root_device))
         return torch.stack(self.all_gather_list(own))
 
     def all_reduce(self, tensor: Tensor, reduction: str) -> Tensor:
@@ -140,7 +140,8 @@ class ParallelStrategy(Strategy):
         """The tensors of all processes, by rank, for :meth:`all_gather`.
 
         Args:
-            tensor: Contiguous, on this process's device, of equal shape and dtype in all processes.
+            tensor: On this process's device, of equal shape and dtype in all processes; contiguous, and
+                ``tensor.view(-1).view(torch.uint8)`` are its bytes.
         """
         return [part.to(self.root_device) for part in self.all_gather_object(tensor.cpu())]
 
@@ -477,11 +478,11 @@ class ProcessGroupStrategy(ParallelStrategy):
 
     def broadcast_tensor(self, tensor: Tensor, src: int = 0) -> None:
         """By the process group; see the base class."""
-        dense = tensor.contiguous()
+        dense = sendable(tensor)
         self._begin("broadcast_tensor")
         dist.broadcast(as_sent(dense), src)
         if dense is not tensor:
-            tensor.copy_(dense)
+            tensor.detach().copy_(dense)
 
     def barrier(self, name: str | None = None) -> None:
         """Wait until every process has called this."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .torch_private import device_of_objects
 
-__all__ = ["broadcast_pickled", "by_rank", "describe_tensor", "gather_pickled", "pickled", "unpickled"]
+__all__ = ["broadcast_pickled", "by_rank", "describe_tensor", "gather_pickled", "pickled", "sendable", "unpickled"]
 
 
 _READ = frozenset(
@@ -77,6 +77,16 @@ def _as_tensor(content: bytes) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)  # which may be written to
 
 
+def sendable(tensor: Tensor) -> Tensor:
+    """``tensor``, or a copy, whose memory is its values in order, so that it can be flattened and viewed as bytes.
+
+    ``contiguous()`` is not enough: torch calls a tensor of one element contiguous whatever its stride, but views it as
+    bytes only with stride 1; and a view may be conjugated or negated only when it is read.
+    """
+    dense = tensor.resolve_conj().resolve_neg().contiguous()
+    return dense if dense.numel() > 1 else dense.clone(memory_format=torch.contiguous_format)
+
+
 def _as_bytes(tensor: Tensor) -> bytes:
     on_host = tensor.cpu()
     return ctypes.string_at(on_host.data_ptr(), on_host.numel())
@@ -88,7 +98,7 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         if obj.layout is not torch.strided or obj.is_meta:
             return NotImplemented
-        content = obj.detach().contiguous().view(-1).view(torch.uint8)
+        content = sendable(obj.detach()).view(-1).view(torch.uint8)
         return _restored, (content, obj.dtype, tuple(obj.shape), type(obj), obj.requires_grad)
 
 

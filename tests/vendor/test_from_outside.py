@@ -15,7 +15,7 @@ CORE, DEVKIT = "../..", "../../plugins/devkit"
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, 3])
 def test_acme_passes_the_whole_kit(install: Install, tmp_path: Path, devices: int) -> None:
     """Built and installed away from the repository, core has no line for Acme, and Acme's cards pass every test."""
     env = {**install(CORE, DEVKIT, "torch-acme", "torch-hal-acme"), "ACME_DEVICES": str(devices)}

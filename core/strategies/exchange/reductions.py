@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...errors import ConfigurationError, nearest, quoted
+from ...utilities.objects import sendable
 
 __all__ = ["REDUCTIONS", "Reduction", "as_result", "check_reduction", "copy_for_reduction"]
 
@@ -71,7 +72,7 @@ def copy_for_reduction(tensor: Tensor, device: torch.device, *, is_mean: bool) -
     """A contiguous copy of ``tensor`` on ``device``: in float32 integers that are to be averaged, and any float8."""
     is_fractional = tensor.is_floating_point() or tensor.is_complex()
     dtype = torch.float32 if (is_mean and not is_fractional) or _is_float8(tensor.dtype) else tensor.dtype
-    return tensor.detach().to(device, dtype, copy=True).contiguous()
+    return sendable(tensor.detach().to(device, dtype, copy=True))
 
 
 def as_result(reduced: Tensor, dtype: torch.dtype) -> Tensor:

@@ -6,7 +6,17 @@ from functools import partial
 
 from .mutants import Mutant
 
-__all__ = ["CHECKPOINT_TRACES", "CLUSTER_USE", "DEVICE_VALUES", "MODULES", "PRECISION_KEEPS", "UNUSUAL_TENSORS"]
+__all__ = [
+    "CHECKPOINT_PATHS",
+    "CHECKPOINT_TRACES",
+    "CLUSTER_USE",
+    "DEVICE_LIFE",
+    "DEVICE_VALUES",
+    "MODULES",
+    "PRECISION_KEEPS",
+    "RATES_AND_ORDERS",
+    "UNUSUAL_TENSORS",
+]
 
 _strategy = partial(Mutant, kind="strategy")
 _precision = partial(Mutant, kind="precision")
@@ -23,6 +33,25 @@ DEVICE_VALUES = [
     Mutant("ignoresseeds", "test_a_seed_decides_its_numbers", "different numbers each time"),
     Mutant("neverdrops", "test_dropout_drops", "sets 0 of 1000 elements"),
     Mutant("hasnopeak", "test_memory_is_counted", "the peak is 0 bytes"),
+]
+
+DEVICE_LIFE = [
+    Mutant("rewindsgenerators", "test_using_a_device_changes_nothing_else[random state]", "random state: .*torch"),
+    Mutant("holdsalock", "test_a_copy_of_it_works[pickled]", "cannot pickle '_thread.lock'"),
+    Mutant("leavesgarbage", "test_using_a_device_changes_nothing_else[garbage collector]", "enabled: True -> False"),
+    Mutant("collectsgarbageagain", "test_using_a_device_changes_nothing_else[garbage collector]", "False -> True"),
+]
+
+RATES_AND_ORDERS = [
+    _strategy("keepsthefirstrate", "test_rates_are_followed[one_device]", "'0.weight' of rank 0 is off by"),
+    _strategy(
+        "stepsthegroupsitknows", "test_a_group_that_is_added_is_stepped[one_device]", "'late.weight' of rank 0 is off"
+    ),
+    _strategy("gathersbysize", "test_drawn_objects[multi_device-1]", "objects of rank 0"),
+    _strategy("losesthesign", "test_reduce[multi_device-product-int64]", "'product'. of int64 in rank 0 gives"),
+    _strategy(
+        "endstheoutercontext", "test_an_inner_no_sync_ends_only_itself[multi_device]", "in the outer one are .* off"
+    ),
 ]
 
 MODULES = [
@@ -67,7 +96,16 @@ PRECISION_KEEPS = [
     _precision("beginswithone", "test_backward_takes_torchs_arguments", "the gradient is .0.75"),
     _precision("knowsonenorm", "test_other_norms[inf]", "norm_type=inf the norm is 1.1456"),
     _precision("clearsafterwards", "test_gradients_stay_after_a_step", "a step removes gradients"),
+    _precision("saysnothingofit", "test_a_skipped_step_is_told", "step_was_skipped.. returned .False, False."),
+    _precision("narrowsdoubles", "test_wide_outputs_stay_wide", "comes out in torch.float32"),
+    _precision("leavesfloat32", "test_forward_contexts_end_as_they_began[unusual]", "float64 -> torch.float32"),
     _precision("looksaway", "test_gradients_that_are_not_finite_are_seen", "Expected: NaN"),
+]
+
+CHECKPOINT_PATHS = [
+    _checkpoint_io("removesthetarget", "test_a_link_is_not_its_target", "after removing a link, its target is nothing"),
+    _checkpoint_io("splitsviews", "test_views_share_their_memory", "not seen in another one"),
+    _checkpoint_io("cutsnames", "test_long_names_are_kept", "long names became"),
 ]
 
 CHECKPOINT_TRACES = [
@@ -85,6 +123,7 @@ CHECKPOINT_TRACES = [
 ]
 
 CLUSTER_USE = [
+    _cluster("takesitsownfornone", "test_no_variables_are_not_the_process_own", "given no variables, in a process of"),
     _cluster("meetsathome", "test_main_address_and_port", "where each machine finds itself"),
     _cluster("addstheport", "test_main_address_and_port", "without a port"),
     _cluster("asksaserver", "test_detection_is_quick", "takes 0.6 s"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -92,6 +93,7 @@ def test_the_page() -> None:
     [
         (["--backend=accelerator:cpu", "--report=page.pdf"], "expected a file name that ends with"),
         (["--backend=accelerator:cpu", "--compare=nothing.json"], "not a JSON report of the kit"),
+        (["--backend=accelerator:cpu", "--jobs=0"], "--jobs 0: expected 1 or more"),
         ([], "--backend"),
     ],
 )
@@ -117,3 +119,25 @@ def test_the_command(tmp_path: Path) -> None:
     )
     assert worse.returncode == 1
     assert "worse: precision:32-true::test_of_yesterday: passed -> not there" in worse.stdout
+
+
+@pytest.mark.slow
+def test_a_first_answer(tmp_path: Path) -> None:
+    """``--quick`` runs some tests of each tier, and one short run; the report says that it is not complete."""
+    command = [sys.executable, "-m", "core", "conformance", "--backend=strategy:ddp", "--quick", "--report=quick.json"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=200)
+    report = json.loads((tmp_path / "quick.json").read_text("utf-8"))
+    (suite,) = report["suites"]
+    assert not report["complete"]
+    assert {tier for tier, counts in suite["tiers"].items() if counts.get("passed", 0) > 5} == {"T0", "T1", "T3"}
+    names = [test["id"] for test in suite["tests"] if test["outcome"] == "passed"]
+    assert "strategy:ddp::test_rates_are_followed[multi_device]" in names
+
+
+@pytest.mark.exhaustive
+def test_side_by_side(tmp_path: Path) -> None:
+    """With ``--jobs 2`` each run is still made once, all tests pass, and lines say how many are done."""
+    command = [sys.executable, "-m", "core", "conformance", "--backend=strategy:ddp", "--jobs=2", "--report=all.json"]
+    done = subprocess.run(command, cwd=tmp_path, check=True, timeout=600, stdout=subprocess.PIPE, text=True)
+    assert re.search(r"\d+ of \d+ tests in \d+ s, about \d+ s left", done.stdout)
+    assert json.loads((tmp_path / "all.json").read_text("utf-8"))["complete"]

@@ -24,6 +24,7 @@ def test_precisions(tmp_path: Path) -> None:
         "test_an_overflow_in_any_group[first]",
         "test_an_overflow_in_any_group[second]",
         "test_an_overflow_is_left_out",
+        "test_each_optimizer_is_told_apart",
         "test_gradients_that_are_not_finite_are_seen",
         "test_scaled_gradients_are_not_clipped",
     }
@@ -41,13 +42,13 @@ def test_precisions(tmp_path: Path) -> None:
     ids=str,
 )
 def test_checkpoint_ios_and_cluster_environments(checkpoint_ios: tuple[str, ...], tmp_path: Path) -> None:
-    """The CheckpointIOs of one process, and the environments ``local`` and ``torchelastic``, pass."""
+    """The CheckpointIOs of one process, and the environments of this machine, torchrun and Slurm, pass."""
     names = [f"checkpoint_io:{name}" for name in checkpoint_ios]
-    names += ["cluster_environment:local", "cluster_environment:torchelastic"]
+    names += [f"cluster_environment:{name}" for name in ("local", "torchelastic", "slurm")]
     run = run_kit(tmp_path, *(f"--backend={name}" for name in names))
-    _check_passed(run, backends=len(names), least=60 + 60 * len(checkpoint_ios))
+    _check_passed(run, backends=len(names), least=90 + 60 * len(checkpoint_ios))
     skipped = {name for name in run.ids("unsupported") if not name.startswith("cluster_environment:local::")}
-    assert not skipped, "only an environment that starts no processes has something to skip"
+    assert skipped <= {"checkpoint_io:safetensors::test_views_share_their_memory"}
 
 
 @pytest.mark.parametrize(

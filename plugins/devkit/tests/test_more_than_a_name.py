@@ -123,7 +123,7 @@ def test_a_class_with_its_own_arguments(tmp_path: Path) -> None:
         init_args={"bucket_cap_mb": 1000},
     )
     said = check_backends("strategy:one_bucket", folder=tmp_path, options=["--tiers=T0,T1"], specs=[spec])
-    assert "conformance of strategy:one_bucket (T0, T1): 29 passed; proven: 29 of 29\n" in said
+    assert "conformance of strategy:one_bucket (T0, T1): 36 passed; proven: 36 of 36\n" in said
 
 
 def test_a_backend_that_fails_is_an_error(tmp_path: Path) -> None:

@@ -14,7 +14,15 @@ from torch_hal.kinds import KINDS
 
 from .kit import SIMULATED, declare, run_kit
 from .mutants import Mutant
-from .mutants_of_modules import CHECKPOINT_TRACES, CLUSTER_USE, MODULES, PRECISION_KEEPS, UNUSUAL_TENSORS
+from .mutants_of_modules import (
+    CHECKPOINT_PATHS,
+    CHECKPOINT_TRACES,
+    CLUSTER_USE,
+    MODULES,
+    PRECISION_KEEPS,
+    RATES_AND_ORDERS,
+    UNUSUAL_TENSORS,
+)
 from .mutants_of_parts import CHECKPOINTS, CLUSTERS, COLLECTIVES, LIFE, PRECISIONS, TRAINING_TOGETHER
 from .mutants_of_values import (
     CHECKPOINT_VALUES,
@@ -43,6 +51,8 @@ _GROUPS = {
     "precision keeps": PRECISION_KEEPS,
     "checkpoint traces": CHECKPOINT_TRACES,
     "cluster use": CLUSTER_USE,
+    "rates and orders": RATES_AND_ORDERS,
+    "checkpoint paths": CHECKPOINT_PATHS,
 }
 
 
@@ -56,7 +66,7 @@ def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "every"), [("strategy", 14), ("precision", 4), ("checkpoint_io", 4), ("cluster_environment", 4)]
+    ("kind", "every"), [("strategy", 30), ("precision", 4), ("checkpoint_io", 4), ("cluster_environment", 4)]
 )
 def test_a_draw_is_noticed(kind: str, every: int, tmp_path: Path) -> None:
     """So it is for some mutants of each kind; those of strategies each take a run of several processes."""

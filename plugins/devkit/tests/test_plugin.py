@@ -267,12 +267,21 @@ def test_separate_processes_report_the_same(tmp_path: Path, site: list[Path]) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("--tiers=T0",), ("-n2", "--tiers=T0")], ids=["one process", "workers"])
 def test_the_report_is_the_same_from_workers(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """With pytest-xdist the report has every test once, and says that others were left out."""
+    """With pytest-xdist the report has every test once, in their order, and says that others were left out."""
     run = run_kit(tmp_path, "--backend=accelerator:cpu", "-k", "description or aliases", *arguments)
     assert run.code == 0, run.output
     assert run.ids("passed") == {"accelerator:cpu::test_the_description", "accelerator:cpu::test_the_aliases"}
+    assert [*run.tests] == sorted(run.tests, reverse=True)
     assert run.report["complete"] is False
     assert run.report["deselected"] > 100
+
+
+def test_without_workers_no_mark_is_of_them(tmp_path: Path) -> None:
+    """Where pytest-xdist is not loaded its mark would be an unknown one, which strict projects refuse."""
+    arguments = ("-p", "no:xdist", "--strict-markers", "--tiers=T0", "-k", "description or aliases")
+    run = run_kit(tmp_path, "--backend=accelerator:cpu", *arguments)
+    assert run.code == 0, run.output
+    assert len(run.ids("passed")) == 2
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Writes the table of mutants in docs/conformance.md from their own declarations; ``--check`` only compares.
+"""Writes the tables of the contract and of mutants in docs/conformance.md from their data; ``--check`` only compares.
 
 Usage, in ``plugins/devkit``: ``python -m tests.write_mutants [--check]``
 """
@@ -11,6 +11,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from torch_hal_devkit.contract import CONTRACT, PROPERTIES, UNWATCHED, Method
+
 from torch_hal.kinds import KINDS
 
 from . import mutants, mutants_of_modules, mutants_of_parts, mutants_of_values
@@ -18,6 +20,32 @@ from .kit import SIMULATED
 
 PAGE = Path(__file__).parents[3] / "docs" / "conformance.md"
 BEGIN, END = "<!-- mutants: written by plugins/devkit/tests/write_mutants.py -->", "<!-- end of mutants -->"
+CONTRACT_BEGIN = "<!-- contract: written by plugins/devkit/tests/write_mutants.py -->"
+CONTRACT_END = "<!-- end of contract -->"
+
+
+def contract() -> str:
+    """One row for each method: what it may change of the process, and how many tests prove each property."""
+    lines = [CONTRACT_BEGIN, "", "| property | what is tested |", "|---|---|"]
+    lines += [f"| {name} | {text.replace('``', '`')} |" for name, text in PROPERTIES.items()]
+    for kind, methods in CONTRACT.items():
+        lines += ["", f"### {KINDS[kind].title[0].upper()}{KINDS[kind].title[1:]}", ""]
+        lines += [f"| method | may change | {' | '.join(PROPERTIES)} |", f"|---|---|{'---|' * len(PROPERTIES)}"]
+        lines += [_contract_row(name, row) for name, row in methods.items() if row.tests]
+        reasons: dict[str, list[str]] = {}
+        for name, row in methods.items():
+            if row.untested:
+                reasons.setdefault(row.untested, []).append(f"`{name}`")
+        if reasons:
+            told = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+            lines += ["", f"Not tested: {told}."]
+    return "\n".join([*lines, "", CONTRACT_END])
+
+
+def _contract_row(name: str, row: Method) -> str:
+    changes = "whatever the program does" if name in UNWATCHED else ", ".join(row.may_change) or "nothing"
+    cells = [str(len(row.tests.get(property_, ())) or "-") for property_ in PROPERTIES]
+    return f"| `{name}` | {changes} | {' | '.join(cells)} |"
 
 
 def table() -> str:
@@ -66,8 +94,10 @@ def _words(name: str) -> str:
 def main() -> int:
     """Write the page, or compare it; returns the exit code."""
     page = PAGE.read_text("utf-8")
-    head, begin, rest = page.partition(BEGIN)
-    written = head + table() + rest.partition(END)[2]
+    begin = BEGIN in page and CONTRACT_BEGIN in page
+    written = page
+    for first, last, text in ((BEGIN, END, table()), (CONTRACT_BEGIN, CONTRACT_END, contract())):
+        written = written.partition(first)[0] + text + written.partition(last)[2]
     if not begin or "--check" in sys.argv:
         return int(written != page)
     PAGE.write_text(written, "utf-8")

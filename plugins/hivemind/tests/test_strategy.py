@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ class Engine:
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()  # as hivemind does, so that the state exists
         optimizer.zero_grad()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as hivemind does before it starts its processes
 
     @property
     def local_epoch(self) -> int:
@@ -105,6 +107,32 @@ def test_the_engines_first_step_has_no_effect() -> None:
     runtime.prepare(module, optimizer)
     assert all(map(torch.equal, before, module.parameters()))
     assert [float(state["step"]) for state in optimizer.state.values()] == [0.0, 0.0]
+    runtime.teardown()
+
+
+def test_ctrl_c_interrupts_while_the_engine_runs() -> None:
+    """The process has the handler of SIGINT that it had before."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        runtime = Runtime(accelerator="cpu", strategy=strategy())
+        runtime.prepare(torch.optim.SGD(torch.nn.Linear(1, 1).parameters()))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        runtime.teardown()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_group_that_is_added_later_is_refused() -> None:
+    """The engine would not train it."""
+    runtime = Runtime(accelerator="cpu", strategy=strategy())
+    module, late = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    model, optimizer = runtime.prepare(module, torch.optim.SGD(module.parameters(), lr=1.0))
+    runtime.backward(model(torch.ones(1, 1)).sum())
+    optimizer.step()
+    optimizer.add_param_group({"params": [*late.parameters()]})
+    with pytest.raises(ConfigurationError, match=r"add_param_group: .* Add the group before prepare"):
+        optimizer.step()
     runtime.teardown()
 
 

@@ -1,4 +1,4 @@
-"""What the package says of itself before torch is there."""
+"""What the package says of itself before torch is there, and what its accelerator does without torch_xla."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
+from typing import Any
 
 import pytest
+import torch
 from torch_hal_xla import plugin
+from torch_hal_xla.accelerator import _require_backward
 
 from torch_hal.specs import BackendSpec
 
@@ -36,3 +39,10 @@ def test_hooks_detection_and_environment_import_no_torch() -> None:
         "assert not {'torch', 'torch_xla', 'torch_hal_xla.accelerator'} & set(sys.modules), sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_a_device_is_set_up_where_no_gradients_are_computed(off: Callable[[], Any]) -> None:
+    """That a program computes no gradients now does not mean that it cannot."""
+    with off():
+        _require_backward(torch.device("cpu"))

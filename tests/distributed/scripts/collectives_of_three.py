@@ -112,6 +112,18 @@ def check_values(runtime: Runtime, rank: int) -> None:
         assert (summed.dtype, summed.tolist()) == (dtype, [900, 3])
         assert runtime.reduce(own_numbers, "mean").tolist() == [300.0, 1.0]
         assert runtime.broadcast({"t": own_numbers}, from_process=2)["t"].tolist() == [600, 1]
+        strided = own_numbers[::2]  # torch calls one element contiguous whatever its stride
+        assert runtime.gather(strided).tolist() == [0, 300, 600]
+        assert runtime.reduce(strided, "sum").tolist() == [900]
+        assert isinstance(runtime.strategy, ParallelStrategy)
+        runtime.strategy.broadcast_tensor(strided, 1)
+        assert own_numbers.tolist() == [300, 1]
+
+    # torch conjugates and negates such views only when they are read.
+    lazy = torch.tensor([rank + 1j]).conj()
+    assert runtime.gather(lazy).tolist() == [-1j, 1 - 1j, 2 - 1j]
+    assert runtime.gather(lazy.imag).tolist() == [-1.0] * 3
+    assert runtime.reduce(lazy, "mean").item() == 1 - 1j
 
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):  # torch computes nothing in them
         own_numbers = torch.tensor([2.0 * rank, 1.0]).to(dtype)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import random
+import threading
 from typing import Any
 
 import torch
@@ -94,3 +97,47 @@ class HasNoPeak(SimxAccelerator):
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
         return {**super().get_device_stats(device), "memory_allocated_peak_bytes": 0}
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+class RewindsGenerators(SimxAccelerator):
+    """``teardown`` sets the generators back to where they were at ``setup_device``."""
+
+    states: Any = None
+
+    def setup_device(self, device: torch.device) -> None:
+        super().setup_device(device)
+        self.states = self.states or (random.getstate(), torch.get_rng_state())
+
+    def teardown(self) -> None:
+        if self.states:
+            random.setstate(self.states[0])
+            torch.set_rng_state(self.states[1])
+        super().teardown()
+
+
+class HoldsALock(SimxAccelerator):
+    """It cannot be pickled, as a strategy that spawns processes pickles it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class LeavesGarbage(SimxAccelerator):
+    """The garbage collector stays off after ``setup_device``."""
+
+    def setup_device(self, device: torch.device) -> None:
+        gc.disable()
+        super().setup_device(device)
+
+
+class CollectsGarbageAgain(SimxAccelerator):
+    """``teardown`` turns the garbage collector on, which the user has turned off."""
+
+    def setup_device(self, device: torch.device) -> None:
+        gc.disable()
+        super().setup_device(device)
+        gc.enable()

@@ -241,3 +241,14 @@ class ForgetsItsRank(TorchElasticEnvironment):
 
     def teardown(self) -> None:
         self.environ = {}
+
+
+class TakesItsOwnForNone(TorchElasticEnvironment):
+    """An empty mapping counts as none, so that this process's variables are read."""
+
+    def __init__(self, environ: Variables = None) -> None:
+        super().__init__(environ or None)
+
+    @staticmethod
+    def detect(environ: Variables = None) -> bool:
+        return TorchElasticEnvironment.detect(environ or None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -382,3 +382,38 @@ class LooksAway(FullPrecision):
             for parameter in group["params"]:
                 parameter.grad = None if parameter.grad is None else parameter.grad.nan_to_num()
         return super().optimizer_step(optimizer, closure)
+
+
+class SaysNothingOfIt(MixedPrecision):
+    """A step that is left out is never told of."""
+
+    def __init__(self) -> None:
+        super().__init__("float16")
+
+    def step_was_skipped(self, optimizer: Any) -> bool:
+        return False
+
+
+class NarrowsDoubles(MixedPrecision):
+    """Outputs in float64 come out in float32."""
+
+    def __init__(self) -> None:
+        super().__init__("bfloat16")
+
+    def convert_output(self, data: Any) -> Any:
+        return to_floating(data, torch.float32)
+
+
+class LeavesFloat32(DoublePrecision):
+    """After a forward pass the default dtype is float32, whatever it was before."""
+
+    def forward_context(self) -> Any:
+        return self._context()
+
+    @contextmanager
+    def _context(self) -> Any:
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(torch.float32)

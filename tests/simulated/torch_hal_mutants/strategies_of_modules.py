@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -148,3 +150,76 @@ class ReducesOnlyNumbers(_Forking):
 
     def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
         return super().reduce(tensor.nan_to_num(0.0, torch.inf) if tensor.is_floating_point() else tensor, reduction)
+
+
+# -- rates, groups and orders --------------------------------------------------------------------------------------
+
+
+class KeepsTheFirstRate(_Forking):
+    """The engine keeps each group's first learning rate, so that schedulers have no effect."""
+
+    def setup_optimizers(self, optimizers: Any) -> Any:
+        prepared = super().setup_optimizers(optimizers)
+        self.rates = {group_id: group["lr"] for each in prepared for group_id, group in _groups(each)}
+        return prepared
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        given = [group["lr"] for group in optimizer.param_groups]
+        for group_id, group in _groups(optimizer):
+            group["lr"] = self.rates.get(group_id, group["lr"])
+        result = super().optimizer_step(optimizer, closure)
+        for group, rate in zip(optimizer.param_groups, given, strict=True):
+            group["lr"] = rate
+        return result
+
+
+class StepsTheGroupsItKnows(_Forking):
+    """A group of parameters that is added after ``prepare`` is never stepped."""
+
+    def setup_optimizers(self, optimizers: Any) -> Any:
+        prepared = super().setup_optimizers(optimizers)
+        self.known = {id(group["params"][0]) for each in prepared for group in each.param_groups}
+        return prepared
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        groups = optimizer.param_groups
+        optimizer.param_groups = [group for group in groups if id(group["params"][0]) in self.known]
+        try:
+            return super().optimizer_step(optimizer, closure)
+        finally:
+            optimizer.param_groups = groups
+
+
+class GathersBySize(_Forking):
+    """Gathered objects are in the order of their sizes, as they arrive."""
+
+    def all_gather_object(self, obj: Any) -> list[Any]:
+        return sorted(super().all_gather_object(obj), key=lambda found: len(pickle.dumps(found)))
+
+
+class LosesTheSign(_Forking):
+    """A product is computed by logarithms, so that its sign is lost."""
+
+    def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
+        result = super().reduce(tensor, reduction)
+        return result.abs() if reduction == "product" else result
+
+
+class EndsTheOuterContext(_Forking):
+    """An inner ``no_sync`` ends the outer one."""
+
+    @contextmanager
+    def no_sync(self, module: nn.Module) -> Any:
+        inner: Any = getattr(module, "_core_inner", module)
+        wrapped = next(
+            (each for each in (module, *module.modules()) if hasattr(each, "require_backward_grad_sync")), inner
+        )
+        wrapped.require_backward_grad_sync = False
+        try:
+            yield
+        finally:
+            wrapped.require_backward_grad_sync = True
+
+
+def _groups(optimizer: Any) -> list[tuple[int, Any]]:
+    return [(id(group["params"][0]), group) for group in optimizer.param_groups]

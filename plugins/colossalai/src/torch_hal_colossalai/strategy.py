@@ -90,6 +90,15 @@ class ColossalAIStrategy(DDPStrategy):
         if not self.options.get("broadcast_buffers", True):
             self.keeps_buffers_equal = False
 
+    def setup_environment(self) -> None:
+        """Import Colossal-AI, which sets an environment variable for CUDA, and connect the processes.
+
+        Raises:
+            BackendError: Colossal-AI cannot be imported.
+        """
+        _load(self.root_device.type)
+        super().setup_environment()
+
     def configure_ddp(self) -> None:
         """Boost the module."""
         if self.options.get("fp8_communication") and self.root_device.type == "cpu":

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch_hal.discovery.loading import import_target
 
-__all__ = ["describe", "imported", "used"]
+__all__ = ["PROPERTIES", "describe", "imported", "used"]
 
 Reference = Mapping[str, Any]
 """See :mod:`torch_hal_devkit.probes`."""

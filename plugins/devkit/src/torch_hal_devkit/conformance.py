@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -19,6 +20,7 @@ examples:
   {program} --backend accelerator:acme --hide-devices ACME_VISIBLE=
   {program} --backend accelerator:acme --hardware "Acme 3, driver 1.2" --report acme.html --report acme.json
   {program} --backend accelerator:acme --compare acme.json
+  {program} --backend strategy:acme --quick
 
 Arguments after -- go to pytest. The exit code is 0 if no test failed and nothing is worse than in the report that
 --compare names, 1 otherwise, 2 if the command line is wrong.
@@ -47,6 +49,14 @@ def main(arguments: Sequence[str] | None = None, program: str = "torch-hal confo
     add("--hardware", default="", metavar="TEXT", help="what this runs on, for the report")
     add("--backend-devices", metavar="N", help="number of devices of this machine; fewer are a failure")
     add("--hide-devices", action="append", default=[], metavar="NAME=VALUE", help="variable that hides all devices")
+    add("--quick", action="store_true", help="a first answer in about a minute: a part of the tests")
+    add(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="tests that do not disturb each other run in N processes (pytest-xdist)",
+    )
     add("--tiers", default="", metavar="T0,T1,...", help="run only tests of these tiers")
     add("--expected-failures", metavar="FILE", help="TOML file of known failures: test id = reason")
     add("pytest", nargs="*", help=argparse.SUPPRESS)
@@ -54,6 +64,10 @@ def main(arguments: Sequence[str] | None = None, program: str = "torch-hal confo
     for path in options.report:
         if Path(path).suffix not in _SUFFIXES:
             parser.error(f"--report {path!r}: expected a file name that ends with one of {', '.join(_SUFFIXES)}")
+    if options.jobs < 1:
+        parser.error(f"--jobs {options.jobs}: expected 1 or more")
+    elif options.jobs > 1 and importlib.util.find_spec("xdist") is None:
+        parser.error(f"--jobs {options.jobs}: pytest-xdist is not installed. Run: pip install pytest-xdist")
     before = None
     if options.compare is not None:
         try:
@@ -69,7 +83,9 @@ def _run(options: argparse.Namespace, before: Mapping[str, Any] | None) -> int:
 
     with tempfile.TemporaryDirectory() as folder:
         last = Path(folder, "report.json")
-        command = [sys.executable, "-m", "pytest", "-q", *_KIT, f"--conformance-report={last}"]
+        command = [sys.executable, "-m", "pytest", "-q", *_KIT, f"--conformance-report={last}", "--show-progress"]
+        command += ["--quick"] if options.quick else []
+        command += [f"-n{options.jobs}", "--dist=loadgroup"] if options.jobs > 1 else []
         command += [f"--backend={backend}" for backend in options.backend]
         command += [f"--conformance-report={path}" for path in options.report]
         command += [f"--hide-devices={variable}" for variable in options.hide_devices]

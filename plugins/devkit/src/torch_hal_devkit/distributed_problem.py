@@ -38,6 +38,8 @@ STEPS = 6
 """Batches of an epoch."""
 EPOCHS = 2
 FEATURES = 5
+DECAY = 0.8
+"""The factor by which a scheduler lowers the rates."""
 OPTIMIZER = "torch_hal_devkit.distributed_problem:momentum"
 """The default function that creates the optimizer."""
 
@@ -146,7 +148,7 @@ class Regression(Module):
         optimizer = optimizer_of(self, self.maker)
         if not self.decays:
             return optimizer
-        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, DECAY)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
@@ -157,6 +159,7 @@ def by_hand(
     accumulate: int = 1,
     clip_value: float | None = None,
     algorithm: str = "norm",
+    decays: bool = False,
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Train in a plain loop on the CPU over global batches; return the loss of each, and the network's state.
 
@@ -166,9 +169,11 @@ def by_hand(
         accumulate: Global batches per step; the last step of an epoch may have fewer.
         clip_value: The largest norm or value of gradients.
         algorithm: ``"norm"`` or ``"value"``.
+        decays: Whether a scheduler lowers the rates after each step, as that of :class:`Regression`.
     """
     net = network()
     optimizer = optimizer_of(net, maker)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, DECAY if decays else 1.0)
     size = SHARE * shards
     inputs, targets = items(size * STEPS).tensors
     losses = []
@@ -188,4 +193,5 @@ def by_hand(
             elif clip_value is not None:
                 nn.utils.clip_grad_value_(net.parameters(), clip_value)
             optimizer.step()
+            scheduler.step()
     return losses, net.state_dict()

@@ -6,7 +6,6 @@ of a front end, and ``optimizer``, the function that creates one.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import time
@@ -22,14 +21,30 @@ from torch.utils.data import DataLoader
 
 from torch_hal import Runtime, Trainer
 from torch_hal.callbacks import Callback, ModelCheckpoint
-from torch_hal.strategies import REDUCTIONS, Strategy
+from torch_hal.errors import ConfigurationError
+from torch_hal.strategies import Strategy
 from torch_hal_devkit import distributed_problem as problem
+from torch_hal_devkit.collective_observations import observe_objects, observe_tensors, save_below_a_file
+from torch_hal_devkit.contract_observations import (
+    CONTRACTS,
+    held,
+    left_behind,
+    observe_collectives,
+    observe_contract,
+    unusual_life,
+    watching,
+)
 from torch_hal_devkit.module_observations import MODULES, observe_module
 from torch_hal_devkit.problem import Losses
+from torch_hal_devkit.process_state import recorded
+from torch_hal_devkit.quick import QUICK_NAMES
 from torch_hal_devkit.step_observations import STEPS, observe_step, threads
 from torch_hal_devkit.worker import Journal
 
-__all__ = ["ACCUMULATE", "CLIPS", "GATHERED", "ITEMS", "REDUCED", "REFUSED", "SUMMED", "own", "reduced"]
+__all__ = ["ACCUMULATE", "CLIPS", "ITEMS"]
+
+_BEGINNING = recorded()
+"""This process before the run."""
 
 ITEMS = 11
 """The number of items to evaluate and train on; not divisible by the number of processes."""
@@ -39,46 +54,6 @@ ACCUMULATE = 4
 
 CLIPS = {"norm": 0.01, "value": 0.002}
 """By algorithm, a limit that the problem's gradients exceed."""
-
-REDUCED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64}
-
-GATHERED: dict[str, Callable[[int], Tensor]] = {
-    "vector": lambda rank: torch.tensor([1.5, 2.5, -3.5]) + 10 * rank,
-    "scalar": lambda rank: torch.tensor(2.0 + rank),
-    "matrix": lambda rank: torch.arange(6.0).reshape(2, 3) - rank,
-    "transposed": lambda rank: (torch.arange(6.0).reshape(2, 3) * (rank + 1)).t(),
-    "empty": lambda rank: torch.empty(0, 2),
-    "whole numbers": lambda rank: torch.tensor([2**40 + rank, -rank]),
-    "truth values": lambda rank: torch.tensor([rank % 2 == 0, True]),
-    "16 bits": lambda rank: torch.tensor([3e38, 1.0078125 + rank], dtype=torch.bfloat16),
-}
-"""By name, the tensor of a rank."""
-
-SUMMED: dict[str, Callable[[int], Tensor]] = {
-    "transposed": lambda rank: (torch.arange(6.0).reshape(2, 3) * (rank + 1)).t(),
-    "part of another": lambda rank: torch.arange(12.0)[rank::5][:2],
-    "empty": lambda rank: torch.empty(0, 2),
-    "not finite": lambda rank: torch.tensor([math.nan if rank == 0 else 1.0, math.inf, 1.0]),
-}
-"""By name, the tensor of a rank that is summed, although it is unusual."""
-
-REFUSED: dict[str, Callable[[int], Tensor]] = {
-    "shapes": lambda rank: torch.zeros(2 + rank),
-    "numbers of dimensions": lambda rank: torch.zeros([1] * (1 + rank)),
-    "dtypes": lambda rank: torch.zeros(2, dtype=torch.float32 if rank == 0 else torch.int64),
-}
-"""Tensors that differ between processes."""
-
-
-def reduced(rank: int) -> Tensor:
-    """The tensor of a rank that is reduced: integers, small enough for 16 bits."""
-    return torch.tensor([rank + 1, 2 - rank, 3, -2])
-
-
-def own(rank: int) -> dict[Any, Any]:
-    """The object of a rank that is broadcast and gathered."""
-    return {"rank": rank, "values": ["a", None, 1.5] * (1 + 3 * rank), "pair": (2**60 + rank, b"\x00"), 7: {rank}}
-
 
 # -- one run of everything -----------------------------------------------------------------------------------------
 
@@ -98,23 +73,34 @@ def full_run(directory: str, arguments: Mapping[str, Any], eager: bool, precisio
 def _full_run(
     runtime: Runtime, directory: str, arguments: Mapping[str, Any], eager: bool, precisions: list[str]
 ) -> None:
-    journal = Journal(directory, runtime.process_index)
+    with watching(runtime) as changed:
+        _observe_all(runtime, directory, arguments, eager, precisions)
+        Journal(directory, runtime.process_index).observe("changed by calls", lambda: changed)
+
+
+def _observe_all(
+    runtime: Runtime, directory: str, arguments: Mapping[str, Any], eager: bool, precisions: list[str]
+) -> None:
+    only = QUICK_NAMES if arguments.get("quick") else None
+    journal = Journal(directory, runtime.process_index, only)
     shards = runtime.strategy.data_shards
     supports_custom_loop = runtime.strategy.supports_custom_loop
     journal.observe("who", _who, runtime)
-    _objects(journal, runtime)
+    observe_objects(journal, runtime)
     if eager:
-        _tensors(journal, runtime)
-    journal.observe("saving refused", _save_below_a_file, runtime, directory)
+        observe_tensors(journal, runtime)
+    observe_collectives(journal, runtime, eager)
+    journal.observe("saving refused", save_below_a_file, runtime, directory)
     runtime.teardown()
     journal.observe("after teardown", _afterwards)
     journal.observe("after another teardown", runtime.strategy.teardown)
+    journal.observe("unusual life", unusual_life, lambda: _trainer(arguments).runtime)
     if supports_custom_loop and eager:
         for name, options in _LOOPS.items():
             journal.observe(
                 f"custom loop{name}", _custom_loop, arguments, directory if not name else "", shards, options
             )
-        journal.observe("steps", _steps, arguments, directory)
+        _steps(journal, arguments, directory)
     _training(journal, arguments, directory, shards, precisions)
     journal.observe("after all", _afterwards)
 
@@ -127,7 +113,7 @@ def _trainer(arguments: Mapping[str, Any], **options: Any) -> Trainer:
 
 
 def _of_a_front_end(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if name != "optimizer"}
+    return {name: value for name, value in arguments.items() if name not in ("optimizer", "quick")}
 
 
 def _who(runtime: Runtime) -> dict[str, Any]:
@@ -165,93 +151,8 @@ def _afterwards() -> dict[str, Any]:
         "default dtype": str(torch.get_default_dtype()),
         "gradients": torch.is_grad_enabled(),
         "threads": threads(),
+        "left": left_behind(_BEGINNING),
     }
-
-
-# -- collectives ---------------------------------------------------------------------------------------------------
-
-
-def _objects(journal: Journal, runtime: Runtime) -> None:
-    strategy, rank, size = runtime.strategy, runtime.process_index, runtime.num_processes
-    for source in range(size):
-        journal.observe(f"broadcast from {source}", lambda source=source: repr(strategy.broadcast(own(rank), source)))
-    journal.observe("all_gather_object", lambda: [repr(found) for found in strategy.all_gather_object(own(rank))])
-    journal.observe("barrier", _barrier, runtime, strategy.barrier)
-    journal.observe("main process first", _main_process_first, runtime)
-
-
-def _barrier(runtime: Runtime, barrier: Callable[[], None]) -> tuple[float, float]:
-    """When this process reached the barrier, and when it left it; the last process is late."""
-    if runtime.process_index == runtime.num_processes - 1:
-        time.sleep(0.4)
-    before = time.time()
-    barrier()
-    return before, time.time()
-
-
-def _main_process_first(runtime: Runtime) -> tuple[float, float]:
-    """When this process was in the block; the main process stays a while."""
-    with runtime.main_process_first():
-        before = time.time()
-        if runtime.is_main_process:
-            time.sleep(0.2)
-        after = time.time()
-    return before, after
-
-
-def _tensors(journal: Journal, runtime: Runtime) -> None:
-    strategy, rank, device = runtime.strategy, runtime.process_index, runtime.device
-    unsupported = strategy.accelerator.unsupported
-    for name, dtype in REDUCED.items():
-        for reduction in REDUCTIONS if name not in unsupported else ():
-            journal.observe(f"reduce {reduction} {name}", _reduce, runtime, reduced(rank).to(device, dtype), reduction)
-    journal.observe("reduce scalar", _reduce, runtime, torch.tensor(rank + 1.0, device=device), "sum")
-    for name, tensor in SUMMED.items():
-        journal.observe(f"reduce {name}", _reduce, runtime, tensor(rank).to(device), "sum")
-    journal.observe("reduce average", _reduce, runtime, torch.ones(2, device=device), "average")
-    for name, tensor in GATHERED.items():
-        if str(tensor(rank).dtype).removeprefix("torch.") in unsupported:
-            continue
-        journal.observe(f"all_gather {name}", _all_gather, runtime, tensor(rank).to(device))
-    for name, tensor in REFUSED.items():
-        journal.observe(f"all_gather {name}", _all_gather, runtime, tensor(rank).to(device))
-        journal.observe(f"reduce {name}", _reduce, runtime, tensor(rank).to(device), "sum")
-    journal.observe("all_gather afterwards", _all_gather, runtime, torch.tensor([rank], device=device))
-    journal.observe("gather", _gather, runtime)
-
-
-def _reduce(runtime: Runtime, tensor: Tensor, reduction: str) -> dict[str, Any]:
-    before = tensor.clone()
-    result = runtime.strategy.reduce(tensor, reduction)
-    return {**_shown(result), "device": str(result.device), "untouched": torch.equal(tensor, before)}
-
-
-def _all_gather(runtime: Runtime, tensor: Tensor) -> dict[str, Any]:
-    return _shown(runtime.strategy.all_gather(tensor))
-
-
-def _gather(runtime: Runtime) -> dict[str, Any]:
-    rank = torch.tensor(runtime.process_index, device=runtime.device)
-    gathered = runtime.gather(
-        {"rows": (rank + torch.zeros(2, 1, device=runtime.device)), "scalars": [rank], "nothing": None}
-    )
-    return {
-        "rows": gathered["rows"].tolist(),
-        "scalars": gathered["scalars"][0].tolist(),
-        "nothing": gathered["nothing"],
-    }
-
-
-def _shown(tensor: Tensor) -> dict[str, Any]:
-    return {"values": tensor.cpu().tolist(), "dtype": str(tensor.dtype), "shape": list(tensor.shape)}
-
-
-def _save_below_a_file(runtime: Runtime, directory: str) -> None:
-    file = Path(directory, "a file")
-    if runtime.is_main_process:
-        file.touch()
-    runtime.strategy.barrier()
-    runtime.save({"step": 1}, file / "checkpoint")
 
 
 # -- custom loops --------------------------------------------------------------------------------------------
@@ -298,14 +199,21 @@ def _loop(
     return {"losses": [loss.item() for loss in losses], "state": _state(runtime.strategy, runtime.unwrap_model(net))}
 
 
-def _steps(arguments: Mapping[str, Any], directory: str) -> None:
-    for name in (*STEPS, *MODULES):
-        with Runtime(**_of_a_front_end(arguments)) as runtime:
-            runtime.launch(_observe_step, directory, name, arguments["optimizer"])
+def _steps(journal: Journal, arguments: Mapping[str, Any], directory: str) -> None:
+    for name in (*STEPS, *MODULES, *CONTRACTS):
+        if journal.only is None or name in journal.only:
+            journal.observe(f"steps: {name}", _step, arguments, directory, name)
+            if name == "scheduled":
+                journal.observe("held", held)
+
+
+def _step(arguments: Mapping[str, Any], directory: str, name: str) -> None:
+    with Runtime(**_of_a_front_end(arguments)) as runtime:
+        runtime.launch(_observe_step, directory, name, arguments["optimizer"])
 
 
 def _observe_step(runtime: Runtime, directory: str, name: str, maker: str) -> None:
-    observe = observe_step if name in STEPS else observe_module
+    observe = observe_step if name in STEPS else observe_module if name in MODULES else observe_contract
     observe(runtime, Journal(directory, runtime.process_index), name, maker, _state)
 
 
@@ -355,6 +263,7 @@ def _training(
     saving = ModelCheckpoint(os.path.join(directory, "saved"), save_top_k=-1)
     journal.observe("fit", partial(fit, callbacks=[saving]))
     journal.observe("fit again", fit)
+    journal.observe("fit, decaying", partial(fit, decays=True))
     journal.observe("fit, accumulating", partial(fit, accumulate_grad_batches=ACCUMULATE))
     for algorithm, limit in CLIPS.items():
         options: dict[str, Any] = {"gradient_clip_val": limit, "gradient_clip_algorithm": algorithm}
@@ -468,9 +377,35 @@ def started(directory: str, arguments: Mapping[str, Any]) -> None:
 def _started(runtime: Runtime, directory: str, arguments: Mapping[str, Any]) -> None:
     journal, shards = Journal(directory, runtime.process_index), runtime.strategy.data_shards
     journal.observe("who", _who, runtime)
-    _objects(journal, runtime)
+    observe_objects(journal, runtime)
     runtime.teardown()
     journal.observe("fit", partial(_fit, arguments, lambda: problem.loader(shards)))
+
+
+def collectives(directory: str, arguments: Mapping[str, Any], eager: bool, fails: bool) -> None:
+    """Exchange drawn values only, in a number of processes that the strategy may refuse.
+
+    Args:
+        directory: For the journals.
+        arguments: The front ends' arguments.
+        eager: Whether the devices run single operations on tensors.
+        fails: Whether rank 0 then raises an exception, as in :func:`failing`.
+    """
+    try:
+        trainer = _trainer(arguments)
+    except ConfigurationError as error:
+        Journal(directory, 0).observe("refused", str, str(error))
+        return
+    trainer.runtime.launch(_collectives, directory, eager, fails)
+
+
+def _collectives(runtime: Runtime, directory: str, eager: bool, fails: bool) -> None:
+    journal = Journal(directory, runtime.process_index)
+    journal.observe("who", _who, runtime)
+    observe_collectives(journal, runtime, eager)
+    if fails:
+        _fail(runtime, journal, "raise", 0)
+    runtime.teardown()
 
 
 def failing(directory: str, arguments: Mapping[str, Any], how: str, victim: int) -> None:
@@ -486,7 +421,10 @@ def failing(directory: str, arguments: Mapping[str, Any], how: str, victim: int)
 
 
 def _failing(runtime: Runtime, directory: str, how: str, victim: int) -> None:
-    journal = Journal(directory, runtime.process_index)
+    _fail(runtime, Journal(directory, runtime.process_index), how, victim)
+
+
+def _fail(runtime: Runtime, journal: Journal, how: str, victim: int) -> None:
     runtime.strategy.barrier()
     journal.observe("failed", time.time)
     if runtime.process_index == victim:

@@ -15,6 +15,7 @@ from torch_hal.errors import CoreError, quoted
 from torch_hal.kinds import KINDS
 from torch_hal_devkit.expected import ExpectedFailures
 from torch_hal_devkit.isolation import Child, isolate
+from torch_hal_devkit.progress import Progress
 from torch_hal_devkit.report import SUFFIXES, Report
 from torch_hal_devkit.time_limit import TEST_LIMIT, limited
 
@@ -42,6 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--backend", action="append", default=[], metavar="KIND:NAME", help="a backend to test; repeatable")
     add("--backend-devices", type=int, metavar="N", help="number of devices of this machine; fewer are a failure")
     add("--tiers", default="", metavar="T0,T1,...", help="run only tests of these tiers")
+    add("--quick", action="store_true", help="run a first part of the tests, in about a minute")
+    add("--show-progress", action="store_true", help="show how many tests are done, and about how long the rest takes")
     add("--hardware", default="", metavar="TEXT", help="what this runs on, or 'simulated'; shown in the report")
     add(
         "--hide-devices",
@@ -80,7 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
     elif hasattr(config, "workerinput"):
         config.pluginmanager.register(_Worker(), "conformance-worker")
     else:
-        recorder = _Recorder(Report(_report_paths(config), is_selection=_is_selection(config)))
+        progress = Progress(config) if config.getoption("--show-progress") else None
+        recorder = _Recorder(Report(_report_paths(config), is_selection=_is_selection(config)), progress)
         config.pluginmanager.register(recorder, "conformance-report")
 
 
@@ -167,11 +171,65 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     file = config.getoption("--expected-failures")
     if file is not None:
         ExpectedFailures.read(Path(file)).mark(ids, is_selection=_is_selection(config))
-    chosen = _chosen_tiers(config)
+    chosen, left = _chosen_tiers(config), list(items)
     if chosen:
-        left = [item for item in items if facts(item).get("tier") in chosen]
-        config.hook.pytest_deselected(items=[item for item in items if item not in left])
+        left = [item for item in left if facts(item).get("tier") in chosen]
+    if config.getoption("--quick"):
+        left = [item for item in left if _is_quick(item)]
+    if len(left) < len(items):
+        kept = set(left)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = left
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():  # without it the mark is an unknown one
+        if "group" in facts(item):
+            item.add_marker(pytest.mark.xdist_group(f"{facts(item)['group']} {_share(item)}"))
+
+
+def _is_quick(item: Any) -> bool:
+    from torch_hal_devkit.marks import facts
+    from torch_hal_devkit.quick import is_quick
+
+    suite, tier = _suite(getattr(item, "cls", None)), facts(item).get("tier", "")
+    return suite is None or is_quick(item.originalname, tier, item.name, is_single=_runs_alone(item, suite))
+
+
+def _runs_alone(item: Any, suite: type[Suite]) -> bool:
+    """Whether the backend runs on one process only."""
+    if suite.kind != "strategy" or _is_overridden(suite):
+        return False
+    try:
+        backend = item.callspec.params["backend"]
+        return bool(backend.spec.max_processes == 1 or backend.load().max_processes == 1)
+    except CoreError:
+        return False
+
+
+def _share(item: Any) -> str:
+    """What may run at the same time as the rest: tests without a device, and the runs of each size on the host."""
+    from torch_hal_devkit.marks import facts
+
+    if facts(item).get("tier") in ("T0", "T1"):
+        return "without a device"
+    size = next((size for size in ("multi_device", "one_device") if size in item.name), "")
+    return size if facts(item).get("kind") == "strategy" and _is_on_the_host(item) else "on its devices"
+
+
+def _is_on_the_host(item: Any) -> bool:
+    """Whether any number of processes shares what a strategy runs on: then its runs do not disturb each other."""
+    from torch_hal.accelerators import CPUAccelerator
+
+    if _is_overridden(item.cls):
+        return False
+    backend = item.callspec.params["backend"]
+    try:
+        supported = backend.load().accelerators or backend.spec.accelerators
+    except CoreError:
+        return False
+    from torch_hal_devkit.suites.accelerator import present_accelerator
+
+    if supported is not None:
+        return tuple(supported) == ("cpu",)
+    return issubclass(present_accelerator(backend).load(), CPUAccelerator)
 
 
 def _identity(item: Any, suite: type[Suite]) -> tuple[str, str]:
@@ -266,12 +324,15 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Stop a test at its time limit."""
+    """Stop a test at its time limit; at its end, fail it if a call of the backend has changed what it may not."""
     if _suite(getattr(item, "cls", None)) is None:
         yield
         return
+    from torch_hal_devkit.suites.base import check_watch
+
     with limited(item.config.getoption("--test-limit")):
         yield
+    check_watch(item)
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
@@ -303,12 +364,28 @@ class _Worker:
 class _Recorder:
     """Keeps the report, in the process that receives all results."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, progress: Progress | None = None) -> None:
         self.report = report
+        self.progress = progress
+        self.ids: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record one phase of a test."""
         self.report.add(report)
+        if self.progress is not None and report.when == "teardown":
+            self.progress.done(report.nodeid)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """The tests are known."""
+        if self.progress is not None and session.items:
+            self.progress.begin([item.nodeid for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """A worker of pytest-xdist knows the tests."""
+        self.ids = ids
+        if self.progress is not None:
+            self.progress.begin(ids)
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
         """Count what is not run because the command line says so."""
@@ -322,6 +399,7 @@ class _Recorder:
 
     def pytest_sessionfinish(self) -> None:
         """Write the report."""
+        self.report.arrange(self.ids)
         self.report.write()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import random
 import signal
 import sys
-import threading
 import time
-import warnings
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
+
+from torch_hal_devkit.process_state import changes, draw, recorded, unusual
 
 __all__ = [
     "activated",
@@ -25,7 +22,6 @@ __all__ = [
     "found",
     "import_changes",
     "listed",
-    "settings_of_torch",
     "use_changes",
 ]
 
@@ -78,10 +74,9 @@ def import_changes(reference: Reference) -> dict[str, str]:
 
     importlib.import_module("torch_hal.plan")  # exclude what core itself changes
     torch.get_num_threads()
-    before = _process_state()
+    before = recorded()
     _load(reference)
-    after = _process_state()
-    return {aspect: text for aspect in before if (text := _difference(before[aspect], after[aspect]))}
+    return changes(before, recorded())
 
 
 def use_changes(reference: Reference, device: str) -> dict[str, str]:
@@ -93,16 +88,38 @@ def use_changes(reference: Reference, device: str) -> dict[str, str]:
     place = torch.device(device)
     torch.get_num_threads()
     torch.ones(2, device=place).sum().item()  # what torch itself sets up with a first tensor is not the accelerator's
-    before = _process_state()
-    accelerator.setup_device(place)
-    accelerator.get_device_stats(place)
-    if "rng_state" not in accelerator.unsupported:
-        accelerator.set_rng_state(accelerator.get_rng_state(place), place)
-    accelerator.synchronize(place)
-    accelerator.empty_cache(place)
-    accelerator.teardown()
-    after = _process_state()
-    return {aspect: text for aspect in before if (text := _difference(before[aspect], after[aspect]))}
+    found = _life_changes(accelerator, place)
+    with unusual():
+        for aspect, text in _life_changes(_create(reference), place).items():
+            found.setdefault(aspect, f"{text}, in a process with unusual settings")
+    return found
+
+
+def _life_changes(accelerator: Any, place: Any) -> dict[str, str]:
+    """What the calls of a life change; between any two of them, the user's program draws random numbers."""
+    calls = [
+        lambda: accelerator.setup_device(place),
+        lambda: accelerator.get_device_stats(place),
+        lambda: accelerator.get_rng_state(place) if "rng_state" not in accelerator.unsupported else None,
+        lambda: accelerator.synchronize(place),
+        lambda: accelerator.empty_cache(place),
+        lambda: accelerator.is_out_of_memory(RuntimeError("out of memory")),
+        lambda: (accelerator.is_available(), accelerator.auto_device_count(), accelerator.device_limit()),
+        lambda: accelerator.setup_device(place),
+        lambda: (accelerator.fork_unsafe_reason(), accelerator.autocast_device_type(place)),
+        accelerator.teardown,
+        accelerator.teardown,
+    ]
+    found: dict[str, str] = {}
+    whole = recorded()
+    for call in calls:
+        draw()
+        before = recorded(("random state",))
+        call()
+        found.update(changes(before, recorded(("random state",))))
+    life = changes(whole, recorded())
+    life.pop("random state", None)  # drawn from above
+    return {**life, **found}
 
 
 def availability(reference: Reference) -> dict[str, Any]:
@@ -115,7 +132,7 @@ def availability(reference: Reference) -> dict[str, Any]:
         "available": available,
         "seconds": seconds,
         "counts": [_shown_result(accelerator.auto_device_count) for _ in range(2)],
-        "initialized": _initialized(),
+        "initialized": [*recorded(("devices in use",))["devices in use"]],
     }
 
 
@@ -177,87 +194,3 @@ def _create(reference: Reference) -> Any:
     backend = _load(reference)(**reference["init_args"])
     backend.name = reference["name"]
     return backend
-
-
-def _process_state() -> dict[str, Any]:
-    import torch
-
-    return {
-        "environment variables": dict(os.environ),
-        "working directory": os.getcwd(),
-        "signal handlers": {
-            number.name: signal.getsignal(number) for number in signal.valid_signals() if _named(number)
-        },
-        "default dtype": torch.get_default_dtype(),
-        "default device": torch.get_default_device(),
-        "random state": {"torch": hash(tuple(torch.get_rng_state().tolist())), "python": hash(random.getstate())},
-        "number of threads": {"intra-op": torch.get_num_threads(), "inter-op": torch.get_num_interop_threads()},
-        "threads": dict.fromkeys((thread.name for thread in threading.enumerate()), "running"),
-        "module search path": dict.fromkeys(sys.path, "searched"),
-        "child processes": dict.fromkeys(_children(), "running"),
-        "settings of torch": settings_of_torch(),
-        "devices in use": dict.fromkeys(_initialized(), "initialized"),
-    }
-
-
-def settings_of_torch() -> dict[str, Any]:
-    """What torch has set for the whole process."""
-    import torch
-
-    return {
-        "grad enabled": torch.is_grad_enabled(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "float32 matmul precision": _matmul_precision(),
-        "anomaly mode": torch.is_anomaly_enabled(),
-        "flush denormal": (torch.tensor(1e-40) * 2).item() == 0,
-        "default generator": torch.initial_seed(),
-        "linear": id(torch.nn.functional.linear),
-        "forward": id(torch.nn.Linear.forward),
-    }
-
-
-def _children() -> list[str]:
-    """This process's living children, where the system shows them."""
-    found: list[str] = []
-    for file in Path("/proc/self/task").glob("*/children"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended since it was listed
-            found += file.read_text().split()
-    return sorted(found)
-
-
-def _matmul_precision() -> str:
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch 2.9 warns of a setting that is not made here
-        return torch.get_float32_matmul_precision()
-
-
-def _named(number: int) -> bool:
-    return isinstance(number, signal.Signals)
-
-
-def _difference(before: Any, after: Any) -> str:
-    if isinstance(before, dict):
-        names = sorted({*before, *after})
-        return ", ".join(
-            f"{name}: {_shown(before.get(name))} -> {_shown(after.get(name))}"
-            for name in names
-            if before.get(name) != after.get(name)
-        )
-    return "" if before == after else f"{before} -> {after}"
-
-
-def _shown(value: Any) -> str:
-    return "nothing" if value is None else repr(value)[:80]
-
-
-def _initialized() -> list[str]:
-    """The device types that this process has initialized."""
-    import torch
-    from torch._C._autograd import DeviceType
-
-    names = {torch._C._get_privateuse1_backend_name(), *map(str.lower, DeviceType.__members__)} - {"cpu"}
-    modules = {name: getattr(torch, name, None) for name in names}
-    asked = {name: getattr(module, "is_initialized", None) for name, module in modules.items()}
-    return sorted(name for name, is_initialized in asked.items() if callable(is_initialized) and is_initialized())

@@ -75,6 +75,12 @@ class Report:
         group["backend"].update(known.get("backend", {}))
         group.update({name: known[name] for name in ("hardware", "unsupported", "devices") if name in known})
 
+    def arrange(self, ids: Iterable[str]) -> None:
+        """Put tests into the order in which they were collected, whichever process ends one first."""
+        order = {nodeid: number for number, nodeid in enumerate(ids)}
+        for group in self._groups.values():
+            group["tests"] = dict(sorted(group["tests"].items(), key=lambda test: order.get(test[0], len(order))))
+
     def write(self) -> None:
         """Write all files."""
         for path in self.paths:

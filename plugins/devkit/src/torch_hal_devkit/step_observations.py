@@ -13,7 +13,7 @@ from torch_hal import Runtime
 from torch_hal_devkit import distributed_problem as problem
 from torch_hal_devkit.worker import Journal
 
-__all__ = ["STEPS", "Averaging", "Heads", "gradients_of", "observe_step", "part", "threads"]
+__all__ = ["STEPS", "Averaging", "Heads", "gradients_of", "observe_step", "own_items", "part", "threads"]
 
 PASSES = 3
 """Training passes of :class:`Averaging`."""
@@ -177,7 +177,8 @@ def _buffers(runtime: Runtime, maker: str) -> list[float]:
     return [float(mean) for mean in net.begins]
 
 
-def _own_items(runtime: Runtime) -> list[Tensor]:
+def own_items(runtime: Runtime) -> list[Tensor]:
+    """Items of this process alone; processes have different numbers of them."""
     return [tensor[runtime.process_index :: runtime.num_processes + 1] for tensor in problem.items(12).tensors]
 
 
@@ -189,7 +190,7 @@ def _alone(inputs: Tensor, targets: Tensor) -> list[float]:
 
 def _backward_without_sync(runtime: Runtime, maker: str) -> dict[str, Any]:
     """Gradients of one backward pass under ``no_sync``, and those of a plain backward pass in this process."""
-    inputs, targets = _own_items(runtime)
+    inputs, targets = own_items(runtime)
     net = problem.network()
     net, _ = runtime.prepare(net, problem.optimizer_of(net, maker))
     with runtime.no_sync(net):
@@ -199,7 +200,7 @@ def _backward_without_sync(runtime: Runtime, maker: str) -> dict[str, Any]:
 
 def _backward_after_an_exception(runtime: Runtime, maker: str) -> dict[str, Any]:
     """The same of a backward pass after an exception under ``no_sync``."""
-    inputs, targets = _own_items(runtime)
+    inputs, targets = own_items(runtime)
     net = problem.network()
     net, _ = runtime.prepare(net, problem.optimizer_of(net, maker))
     try:

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,17 @@ class Journal:
     Args:
         directory: The folder for the files of all processes.
         rank: The rank of this process.
+        only: The names of what is observed; everything by default.
     """
 
-    def __init__(self, directory: str, rank: int) -> None:
+    def __init__(self, directory: str, rank: int, only: Container[str] | None = None) -> None:
         self._file = Path(directory, f"rank-{rank}")
+        self.only = only
 
     def observe(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
         """Record the result of ``function``, as plain data, or the exception that it raises, under ``name``."""
+        if self.only is not None and name not in self.only:
+            return
         self._write({"begin": name})
         try:
             entry = {"value": function(*arguments)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
@@ -121,7 +123,7 @@ class HivemindStrategy(SingleDeviceStrategy):
         """hivemind's own, of the running run."""
         self._engine: Any = None
         self._optimizer: Optimizer | None = None
-        self._taken = self._steps = 0
+        self._taken = self._steps = self._groups = 0
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -190,6 +192,7 @@ class HivemindStrategy(SingleDeviceStrategy):
         if prepared:
             self._optimizer = prepared[0]
             self._taken = self._steps = 0
+            self._groups = len(prepared[0].param_groups)
             self._engine = self._start(prepared[0])
         return prepared
 
@@ -199,14 +202,15 @@ class HivemindStrategy(SingleDeviceStrategy):
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         before = [parameter.detach().clone() for parameter in parameters]
         is_new = not optimizer.state
-        engine = hivemind.Optimizer(
-            dht=self._dht,
-            run_id=self.run_id,
-            target_batch_size=self.target_batch_size,
-            batch_size_per_step=self.batch_size,
-            optimizer=optimizer,
-            **self.options,
-        )
+        with _own_interrupts():
+            engine = hivemind.Optimizer(
+                dht=self._dht,
+                run_id=self.run_id,
+                target_batch_size=self.target_batch_size,
+                batch_size_per_step=self.batch_size,
+                optimizer=optimizer,
+                **self.options,
+            )
         # To create the optimizer's state, hivemind takes a step without gradients, which counts, and decays weights.
         with torch.no_grad():
             for parameter, value in zip(parameters, before, strict=True):
@@ -219,7 +223,16 @@ class HivemindStrategy(SingleDeviceStrategy):
         return engine
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """Add this peer's gradients to those of all; take the step if they are enough."""
+        """Add this peer's gradients to those of all; take the step if they are enough.
+
+        Raises:
+            ConfigurationError: A group was added to the optimizer after :meth:`setup_optimizers`.
+        """
+        if len(optimizer.param_groups) != self._groups:
+            raise ConfigurationError(
+                "add_param_group: hivemind shares the parameters that the optimizer had in prepare, and would not "
+                "train those that come later. Add the group before prepare."
+            )
         engine, own = self._engine, [_settings(group) for group in optimizer.param_groups]
         before = engine.local_epoch
         result = engine.step(closure)
@@ -252,6 +265,17 @@ class HivemindStrategy(SingleDeviceStrategy):
         if self._engine is not None:
             self._engine.state_averager.local_epoch = steps
             self._engine.tracker.report_local_progress(local_epoch=steps, samples_accumulated=0)
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep this process's handler of SIGINT: hivemind sets one that ignores Ctrl-C, for the processes it starts."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if handler is not None and signal.getsignal(signal.SIGINT) is not handler:
+            signal.signal(signal.SIGINT, handler)
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:

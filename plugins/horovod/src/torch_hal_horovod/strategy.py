@@ -415,10 +415,10 @@ class HorovodStrategy(ParallelStrategy):
 
     def broadcast_tensor(self, tensor: Tensor, src: int = 0) -> None:
         """By Horovod's broadcast, as bytes: it does not support all dtypes."""
-        flat = tensor.detach().reshape(-1).contiguous()
-        if flat.numel():
-            import_horovod().broadcast_(flat.view(torch.uint8), src, name="core.broadcast_tensor")
-            tensor.detach().copy_(flat.view(tensor.shape))
+        dense = tensor.detach().clone(memory_format=torch.contiguous_format)
+        if dense.numel():
+            import_horovod().broadcast_(dense.view(-1).view(torch.uint8), src, name="core.broadcast_tensor")
+            tensor.detach().copy_(dense)
 
     def barrier(self, name: str | None = None) -> None:
         """Wait until every process has called this."""

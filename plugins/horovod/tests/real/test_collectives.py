@@ -58,6 +58,12 @@ def test_shapes(said: dict[str, Any]) -> None:
     assert said["flags"].tolist() == [[True], [False]]
     assert torch.equal(said["strided"], 2 * torch.arange(6.0).reshape(2, 3).T)
     assert said["gathered"].tolist() == [0, 0, 1, 1]
+    gathered, summed, sent, summed_as_bytes = said["single"]
+    assert (gathered.tolist(), summed.tolist(), sent.tolist()) == ([[3], [4]], [7], [4])
+    assert summed_as_bytes.tolist() == [7.0]
+    single, transposed = said["overwritten"]
+    assert single.tolist() == [4]
+    assert torch.equal(transposed, 2 * torch.arange(6).reshape(2, 3).T)
     assert "rank 0: (1,) float32; rank 1: (2,) float32" in said["unlike"]
 
 

@@ -127,10 +127,10 @@ class XLAAccelerator(Accelerator):
 
 
 def _require_backward(device: torch.device) -> None:
-    """Check that torch's backward threads can use ``device``."""
-    weight = torch.zeros(1, device=device, requires_grad=True)
+    """Check that torch's backward threads can use ``device``, also where the program computes no gradients now."""
     try:
-        weight.sum().backward()  # type: ignore[no-untyped-call]
+        with torch.inference_mode(False), torch.enable_grad():
+            torch.zeros(1, device=device, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise BackendError(
             f"accelerator='xla': this process ran a backward pass before torch_xla's runtime started, so torch cannot "

@@ -11,7 +11,9 @@ from torch_hal import Request, resolve
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.suites.base import Suite
 from torch_hal_devkit.suites.collectives import CollectiveTests
+from torch_hal_devkit.suites.contract_of_runs import ContractOfRunsTests
 from torch_hal_devkit.suites.device import DeviceTests
+from torch_hal_devkit.suites.device_algebra import DeviceAlgebraTests
 from torch_hal_devkit.suites.distributed_training import DistributedTrainingTests
 from torch_hal_devkit.suites.each_device import EachDeviceTests
 from torch_hal_devkit.suites.failing import FailureTests
@@ -31,11 +33,13 @@ class AcceleratorSuite(
     HardwareTests,
     DeviceTests,
     EachDeviceTests,
+    DeviceAlgebraTests,
     TrainingTests,
     CollectiveTests,
     DistributedTrainingTests,
     StepTests,
     ModuleTests,
+    ContractOfRunsTests,
     FailureTests,
     Suite,
 ):

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from torch_hal.discovery.loading import target_name
+from torch_hal.errors import CoreError
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.marks import UNSUPPORTED, Needs, facts, not_run, skip_by_declaration
+from torch_hal_devkit.watch import watched
 
-__all__ = ["Suite", "reference"]
+__all__ = ["CHANGED", "Suite", "check_watch", "copied", "reference"]
+
+CHANGED = pytest.StashKey[list[str]]()
+"""On a test: what calls of the backend have changed, and may not."""
 
 _PLAIN = (str, int, float, bool, type(None))
 _LEAST = {"T2": 1, "T3": 2}
@@ -66,6 +74,19 @@ class Suite:
         torch.set_num_threads(before)
 
     @pytest.fixture(autouse=True)
+    def _watch(self, request: pytest.FixtureRequest, backend: BackendUnderTest) -> Iterator[None]:
+        """Watch all calls of the backend in this process, in fixtures too: each changes only what it may."""
+        needs = Needs.of(request.node)
+        with ExitStack() as stack:
+            found: list[str] = []
+            if needs is None or needs.tier != "T0":
+                with suppress(CoreError):  # the test itself says that it cannot be loaded
+                    found = stack.enter_context(watched(backend.kind, backend.load()))
+            request.node.stash[CHANGED] = found
+            yield
+            check_watch(request.node)
+
+    @pytest.fixture(autouse=True)
     def _declared(self, request: pytest.FixtureRequest, backend: BackendUnderTest, hardware: str) -> None:
         """Skip what the backend declares as unsupported, and what this machine has too few devices for."""
         known = facts(request.node)
@@ -78,6 +99,18 @@ class Suite:
             _check_declaration(request, needs, known)
         if needs.tier in _LEAST:
             _check_devices(request, _LEAST[needs.tier], known)
+
+
+def copied(given: Any, how: str) -> Any:
+    """A copy of an object, ``"pickled"`` as for a process that is started, or ``"copied"`` deeply."""
+    return pickle.loads(pickle.dumps(given)) if how == "pickled" else copy.deepcopy(given)
+
+
+def check_watch(item: pytest.Item) -> None:
+    """Fail if a call has changed what it may not, since the last check."""
+    found = item.stash.get(CHANGED, [])
+    said, found[:] = "; ".join(found), []
+    assert not said, f"{said}. Expected: no change"
 
 
 def _check_declaration(request: pytest.FixtureRequest, needs: Needs, known: dict[str, Any]) -> None:

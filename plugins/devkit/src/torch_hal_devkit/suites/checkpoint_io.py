@@ -17,6 +17,7 @@ from torch_hal.errors import CheckpointError, CoreError
 from torch_hal_devkit.fresh import ask
 from torch_hal_devkit.marks import tier
 from torch_hal_devkit.suites.base import Suite, reference
+from torch_hal_devkit.suites.checkpoint_algebra import CheckpointAlgebraTests
 from torch_hal_devkit.suites.checkpoint_values import CheckpointValueTests
 from torch_hal_devkit.suites.importing import ImportTests
 from torch_hal_devkit.suites.metadata import MetadataTests
@@ -60,7 +61,7 @@ class _Code:
         return _run, ("called",)
 
 
-class CheckpointIOSuite(MetadataTests, ImportTests, CheckpointValueTests, Suite):
+class CheckpointIOSuite(MetadataTests, ImportTests, CheckpointValueTests, CheckpointAlgebraTests, Suite):
     """The conformance suite of checkpoint IOs; all of it on the CPU."""
 
     kind: ClassVar[str] = "checkpoint_io"

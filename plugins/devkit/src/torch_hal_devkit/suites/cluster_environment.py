@@ -6,28 +6,26 @@ import ipaddress
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import attrs
 import pytest
 
-from torch_hal.discovery.loading import import_target
 from torch_hal.discovery.ranks import ranks_by, with_variables
 from torch_hal.errors import ConfigurationError, CoreError
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.cluster_probes import describe
+from torch_hal_devkit.clusters import PROCESSES, WELL_KNOWN, Cluster, cluster_of, connected, detections, made
 from torch_hal_devkit.fresh import ask
 from torch_hal_devkit.marks import skip_by_declaration, tier
 from torch_hal_devkit.suites.base import Suite, reference
+from torch_hal_devkit.suites.cluster_algebra import ClusterAlgebraTests
 from torch_hal_devkit.suites.importing import ImportTests
 from torch_hal_devkit.suites.metadata import MetadataTests
 
 __all__ = ["ClusterEnvironmentSuite", "Cluster"]
 
 Variables = Mapping[str, str]
-
-_NODES, _PROCESSES = 2, 3
 
 _UNKNOWN = """\
 the kit does not know which variables the cluster of {backend} sets. Write them into your tests:
@@ -65,70 +63,7 @@ _ODD: dict[str, Variables] = {
 }
 
 
-@attrs.frozen
-class Cluster:
-    """The variables of each process that a cluster has started."""
-
-    processes_per_node: int
-    num_nodes: int
-    variables: Sequence[Variables]
-    """By global rank; of one process if the cluster starts none."""
-
-
-def _torchrun(rank: int) -> Variables:
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(_NODES * _PROCESSES),
-        "LOCAL_RANK": str(rank % _PROCESSES),
-        "LOCAL_WORLD_SIZE": str(_PROCESSES),
-        "GROUP_RANK": str(rank // _PROCESSES),
-        "MASTER_ADDR": "node-a",
-        "MASTER_PORT": "29511",
-    }
-
-
-def _slurm(rank: int) -> Variables:
-    return {
-        "SLURM_JOB_ID": "4711",
-        "SLURM_JOBID": "4711",
-        "SLURM_JOB_NAME": "train",
-        "SLURM_NTASKS": str(_NODES * _PROCESSES),
-        "SLURM_NTASKS_PER_NODE": str(_PROCESSES),
-        "SLURM_TASKS_PER_NODE": f"{_PROCESSES}(x{_NODES})",
-        "SLURM_NNODES": str(_NODES),
-        "SLURM_JOB_NUM_NODES": str(_NODES),
-        "SLURM_PROCID": str(rank),
-        "SLURM_LOCALID": str(rank % _PROCESSES),
-        "SLURM_NODEID": str(rank // _PROCESSES),
-        "SLURM_NODELIST": "node-[1-2]",
-        "SLURM_JOB_NODELIST": "node-[1-2]",
-        "SLURM_STEP_NODELIST": "node-[1-2]",
-        "SLURM_STEP_ID": "0",
-        "SLURM_STEP_NUM_TASKS": str(_NODES * _PROCESSES),
-        "SLURM_STEP_NUM_NODES": str(_NODES),
-        "SLURM_STEP_TASKS_PER_NODE": f"{_PROCESSES}(x{_NODES})",
-        "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
-        "SLURM_SRUN_COMM_HOST": "10.0.0.1",
-    }
-
-
-def _open_mpi(rank: int) -> Variables:
-    return {
-        "OMPI_COMM_WORLD_RANK": str(rank),
-        "OMPI_COMM_WORLD_SIZE": str(_NODES * _PROCESSES),
-        "OMPI_COMM_WORLD_LOCAL_RANK": str(rank % _PROCESSES),
-        "OMPI_COMM_WORLD_LOCAL_SIZE": str(_PROCESSES),
-        "OMPI_COMM_WORLD_NODE_RANK": str(rank // _PROCESSES),
-        "OMPI_MCA_ess_base_jobid": "4711",
-        "MASTER_ADDR": "node-a",
-        "MASTER_PORT": "29511",
-    }
-
-
-_WELL_KNOWN = (_torchrun, _slurm, _open_mpi)
-
-
-class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
+class ClusterEnvironmentSuite(MetadataTests, ImportTests, ClusterAlgebraTests, Suite):
     """The conformance suite of cluster environments; no cluster is needed."""
 
     kind: ClassVar[str] = "cluster_environment"
@@ -140,10 +75,10 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
         An environment that starts no processes has one process here. Any other must recognize the variables of
         torchrun, Slurm or Open MPI.
         """
-        known = [[sample(rank) for rank in range(_NODES * _PROCESSES)] for sample in _WELL_KNOWN]
-        clusters = [Cluster(_PROCESSES, _NODES, variables) for variables in known if _starts(backend, variables[0])]
+        known = [cluster_of(sample) for sample in WELL_KNOWN]
+        clusters = [cluster for cluster in known if _starts(backend, cluster.variables[0])]
         if backend.load().detect({}) and not _starts(backend, {}):
-            clusters.append(Cluster(_PROCESSES, 1, [{}]))
+            clusters.append(Cluster(PROCESSES, 1, [{}]))
         if not clusters:
             pytest.fail(_UNKNOWN.format(backend=backend), pytrace=False)
         return clusters[0]
@@ -155,7 +90,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
     def test_detection_never_raises(self, backend: BackendUnderTest, variables: str) -> None:
         """``detect`` of the class and of the spec return the same bool for any variables, or both refuse them."""
         answers: dict[str, Any] = {}
-        for name, function in _detections(backend).items():
+        for name, function in detections(backend).items():
             try:
                 answers[name] = function(dict(_ODD[variables]))
             except ConfigurationError:
@@ -171,23 +106,23 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
     @tier("T1")
     def test_its_own_processes_are_detected(self, backend: BackendUnderTest, cluster: Cluster) -> None:
         """``detect`` of the class and of the spec recognize each process that the cluster has started."""
-        for name, function in _detections(backend).items():
+        for name, function in detections(backend).items():
             for rank, variables in enumerate(cluster.variables):
                 assert function(variables), f"{name} returned False for the variables of rank {rank}. Expected: True"
 
     @tier("T1")
     def test_detection_is_quick(self, backend: BackendUnderTest, cluster: Cluster) -> None:
         """Each start of each script calls ``detect``; it asks no server."""
-        for name, function in _detections(backend).items():
+        for name, function in detections(backend).items():
             seconds = min(_seconds(function, cluster.variables[0]) for _ in range(3))
             assert seconds <= _QUICK, f"{name} takes {seconds:.1f} s. Expected: at most {_QUICK} s"
 
     @tier("T1")
     def test_other_processes_are_not_detected(self, backend: BackendUnderTest, cluster: Cluster) -> None:
         """An environment that creates processes does not claim a process that no launcher started."""
-        if not _make(backend, cluster.variables[0]).creates_processes_externally:
+        if not made(backend, cluster.variables[0]).creates_processes_externally:
             skip_by_declaration("creates_processes_externally is False")
-        for name, function in _detections(backend).items():
+        for name, function in detections(backend).items():
             assert not function({}), f"{name} returned True without any variables. Expected: False"
 
     # -- ranks ---------------------------------------------------------------------------------------------------
@@ -197,7 +132,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
         """Global ranks, local ranks and node ranks count up from 0 and match the sizes."""
         per_node, nodes = cluster.processes_per_node, cluster.num_nodes
         for rank, variables in enumerate(cluster.variables):
-            environment = _connected(backend, variables, cluster)
+            environment = connected(backend, variables, cluster)
             found = {name: getattr(environment, name) for name in _RANKS}
             expected = {
                 "world_size": per_node * nodes,
@@ -214,7 +149,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
     @tier("T1")
     def test_the_spec_names_its_variables(self, backend: BackendUnderTest, cluster: Cluster) -> None:
         """The spec's ``rank`` and ``size`` tell the ranks before a run; ``variables`` are all others that differ."""
-        if not _make(backend, cluster.variables[0]).creates_processes_externally:
+        if not made(backend, cluster.variables[0]).creates_processes_externally:
             skip_by_declaration("creates_processes_externally is False")
         spec, ranks = with_variables(backend.spec), list(enumerate(cluster.variables))
         if not (spec.rank and spec.size):
@@ -240,7 +175,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
         """Main address and port are valid, the same in each process, and can be reached from each machine."""
         places = set()
         for variables in cluster.variables:
-            environment = _connected(backend, variables, cluster)
+            environment = connected(backend, variables, cluster)
             address, port = environment.main_address, environment.main_port
             assert isinstance(address, str), f"main_address={address!r}. Expected: a host name or an address"
             assert _is_host(address), f"main_address={address!r}. Expected: a host name or an address, without a port"
@@ -258,7 +193,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
     def test_properties_are_stable(self, backend: BackendUnderTest, cluster: Cluster) -> None:
         """Properties do not change when the mapping of variables changes later."""
         given = dict(cluster.variables[-1])
-        environment = _connected(backend, given, cluster)
+        environment = connected(backend, given, cluster)
         first = describe(environment)
         given.update(dict.fromkeys(given, "no number"))
         given["WORLD_SIZE"] = "no number"
@@ -269,7 +204,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
     def test_truth_values(self, backend: BackendUnderTest, cluster: Cluster) -> None:
         """``creates_processes_externally`` and ``hosts_store`` are the same bool in each process."""
         for name in ("creates_processes_externally", "hosts_store"):
-            values = {getattr(_connected(backend, variables, cluster), name) for variables in cluster.variables}
+            values = {getattr(connected(backend, variables, cluster), name) for variables in cluster.variables}
             assert values in ({True}, {False}), f"{name} is {values}. Expected: True or False, the same in each process"
 
     # -- what it refuses -----------------------------------------------------------------------------------------
@@ -278,13 +213,13 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
     def test_its_own_numbers_are_taken(self, backend: BackendUnderTest, cluster: Cluster) -> None:
         """``validate_settings`` accepts the cluster's numbers of processes and machines."""
         for variables in cluster.variables:
-            _make(backend, variables).validate_settings(cluster.processes_per_node, cluster.num_nodes)
+            made(backend, variables).validate_settings(cluster.processes_per_node, cluster.num_nodes)
 
     @tier("T1")
     @pytest.mark.parametrize("which", ["more processes", "fewer processes", "more machines", "fewer machines"])
     def test_other_numbers_are_refused(self, backend: BackendUnderTest, cluster: Cluster, which: str) -> None:
         """Another number of processes or machines raises a ConfigurationError that names it."""
-        environment = _make(backend, cluster.variables[0])
+        environment = made(backend, cluster.variables[0])
         processes, nodes, step = cluster.processes_per_node, cluster.num_nodes, 1 if which.startswith("more") else -1
         if which.endswith("processes"):
             processes += step
@@ -307,7 +242,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
             try:
                 if not backend.load().detect(variables):
                     continue
-                environment = _make(backend, variables)
+                environment = made(backend, variables)
                 environment.connect(cluster.processes_per_node, cluster.num_nodes)
                 describe(environment)
             except CoreError:
@@ -346,11 +281,11 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
         self, backend: BackendUnderTest, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """An environment with an explicit mapping reads that mapping, and not ``os.environ``."""
-        expected = describe(_connected(backend, cluster.variables[-1], cluster))
-        names = {name for sample in _WELL_KNOWN for name in sample(0)} | set(cluster.variables[-1])
+        expected = describe(connected(backend, cluster.variables[-1], cluster))
+        names = {name for sample in WELL_KNOWN for name in sample(0)} | set(cluster.variables[-1])
         for name in names:
             monkeypatch.setenv(name, "77")
-        found = describe(_connected(backend, cluster.variables[-1], cluster))
+        found = describe(connected(backend, cluster.variables[-1], cluster))
         assert found == expected, f"with other variables in os.environ, properties are {found}. Expected: {expected}"
 
     @tier("T1")
@@ -361,7 +296,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
         capfd.readouterr()
         for variables in cluster.variables:
             backend.load().detect(variables)
-            environment = _connected(backend, variables, cluster)
+            environment = connected(backend, variables, cluster)
             environment.validate_settings(cluster.processes_per_node, cluster.num_nodes)
             describe(environment)
             environment.teardown()
@@ -372,7 +307,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
     def test_teardown_can_be_called_twice(self, backend: BackendUnderTest, cluster: Cluster) -> None:
         """``teardown`` can be called twice, does not change ``os.environ``, and leaves the ranks known."""
         before = dict(os.environ)
-        environment = _connected(backend, cluster.variables[-1], cluster)
+        environment = connected(backend, cluster.variables[-1], cluster)
         expected = {name: getattr(environment, name) for name in _RANKS}
         environment.teardown()
         environment.teardown()
@@ -390,7 +325,7 @@ def _starts(backend: BackendUnderTest, variables: Variables) -> bool:
         is_its = bool(backend.load().detect(variables))
     except ConfigurationError:  # it refuses the variables of another launcher
         return False
-    return is_its and bool(_make(backend, variables).creates_processes_externally)
+    return is_its and bool(made(backend, variables).creates_processes_externally)
 
 
 def _seconds(function: Any, variables: Variables) -> float:
@@ -424,20 +359,3 @@ def _refusal(environment: Any, processes: int, nodes: int) -> str:
     except Exception as error:
         raise AssertionError(f"{call} raised {error!r}. Expected: core.errors.ConfigurationError") from error
     raise AssertionError(f"{call} raised nothing. Expected: core.errors.ConfigurationError")
-
-
-def _make(backend: BackendUnderTest, variables: Variables) -> Any:
-    return backend.create(environ=variables)
-
-
-def _connected(backend: BackendUnderTest, variables: Variables, cluster: Cluster) -> Any:
-    environment = _make(backend, variables)
-    environment.connect(cluster.processes_per_node, cluster.num_nodes)
-    return environment
-
-
-def _detections(backend: BackendUnderTest) -> dict[str, Any]:
-    """The functions that detect it: the class's own, and the spec's if it has one."""
-    function = backend.spec.detect
-    detections = {f"{backend.load().__name__}.detect": backend.load().detect}
-    return detections if function is None else {**detections, function: import_target(function)}

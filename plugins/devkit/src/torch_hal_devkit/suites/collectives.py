@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torch_hal.strategies import REDUCTIONS
-from torch_hal_devkit import observations
+from torch_hal_devkit import collective_observations as observations
 from torch_hal_devkit.marks import skip_by_declaration
 from torch_hal_devkit.processes import Observed
 from torch_hal_devkit.suites.multi_process import MultiProcessTests, Runs

@@ -18,7 +18,7 @@ from torch_hal_devkit.problem import largest_difference
 from torch_hal_devkit.suites.multi_process import MultiProcessTests, Runs
 from torch_hal_devkit.suites.training import TOLERANCES
 
-__all__ = ["DistributedTrainingTests", "allow_differences"]
+__all__ = ["DistributedTrainingTests", "allow_differences", "check_training"]
 
 
 class DistributedTrainingTests(MultiProcessTests):
@@ -35,13 +35,13 @@ class DistributedTrainingTests(MultiProcessTests):
         self, request: pytest.FixtureRequest, runs: Runs, tolerances: Mapping[str, float]
     ) -> None:
         """The losses of each step and the trained module equal those of a plain loop on the CPU over global batches."""
-        _check_training(request, runs, "fit", runs.by_hand(), tolerances["32-true"])
+        check_training(request, runs, "fit", runs.by_hand(), tolerances["32-true"])
 
     def test_custom_loop_equals_the_global_batch(
         self, request: pytest.FixtureRequest, custom_loop: Runs, tolerances: Mapping[str, float]
     ) -> None:
         """A custom loop with a Runtime trains like a plain loop on the CPU over global batches."""
-        _check_training(request, custom_loop, "custom loop", custom_loop.by_hand(), tolerances["32-true"])
+        check_training(request, custom_loop, "custom loop", custom_loop.by_hand(), tolerances["32-true"])
 
     @pytest.mark.parametrize("loop", ["fit", "custom loop"])
     def test_accumulation_equals_the_big_batch(
@@ -50,7 +50,7 @@ class DistributedTrainingTests(MultiProcessTests):
         """Accumulated batches, all but the last without sync, equal one big batch; at an epoch's end fewer do."""
         _check_loop(request, loop)
         expected = runs.by_hand(accumulate=observations.ACCUMULATE)
-        _check_training(request, runs, f"{loop}, accumulating", expected, tolerances["32-true"])
+        check_training(request, runs, f"{loop}, accumulating", expected, tolerances["32-true"])
 
     @pytest.mark.parametrize("algorithm", observations.CLIPS)
     @pytest.mark.parametrize("loop", ["fit", "custom loop"])
@@ -63,7 +63,7 @@ class DistributedTrainingTests(MultiProcessTests):
         if algorithm not in runs.who["clip_algorithms"]:
             _skip_refused(runs, name, algorithm)
         expected = runs.by_hand(clip_value=observations.CLIPS[algorithm], algorithm=algorithm)
-        _check_training(request, runs, name, expected, tolerances["32-true"])
+        check_training(request, runs, name, expected, tolerances["32-true"])
 
     def test_every_process_has_the_same_module(self, request: pytest.FixtureRequest, runs: Runs) -> None:
         """After training, the module is bit for bit the same in each process."""
@@ -248,13 +248,14 @@ def allow_differences(request: pytest.FixtureRequest, runs: Runs) -> None:
         request.node.stash[UNSUPPORTED] = "keeps_replicas_equal is False: each process has its own weights"
 
 
-def _check_training(
+def check_training(
     request: pytest.FixtureRequest,
     runs: Runs,
     name: str,
     expected: tuple[list[float], Mapping[str, Tensor]],
     tolerance: float,
 ) -> None:
+    """Check the losses and the modules of a training against the expected ones, of the global batches."""
     found = runs.full_run.values(name)
     losses = _mean_losses(found)
     assert len(losses) == len(expected[0]), f"{name}: {len(losses)} losses. Expected: {len(expected[0])}"

@@ -13,22 +13,13 @@ from torch_hal.accelerators import Accelerator
 from torch_hal.errors import BackendError
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.marks import skip_by_declaration, tier
+from torch_hal_devkit.process_state import ASPECTS
 from torch_hal_devkit.suites.device import resolved
 from torch_hal_devkit.suites.importing import probed
 
 __all__ = ["EachDeviceTests"]
 
-_USED = (
-    "environment variables",
-    "working directory",
-    "signal handlers",
-    "default dtype",
-    "default device",
-    "random state",
-    "number of threads",
-    "threads",
-    "settings of torch",
-)
+_USED = tuple(aspect for aspect in ASPECTS if aspect not in ("module search path", "child processes", "devices in use"))
 _BUFFER = 2**20
 
 

@@ -13,31 +13,17 @@ from torch_hal.kinds import KINDS
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.fresh import Answer, ask
 from torch_hal_devkit.marks import tier
+from torch_hal_devkit.process_state import ASPECTS
 from torch_hal_devkit.suites.base import reference
 
 __all__ = ["ImportTests", "probed"]
-
-_ASPECTS = (
-    "environment variables",
-    "working directory",
-    "signal handlers",
-    "default dtype",
-    "default device",
-    "random state",
-    "number of threads",
-    "threads",
-    "module search path",
-    "child processes",
-    "settings of torch",
-    "devices in use",
-)
 
 
 class ImportTests:
     """Tests of tier T1."""
 
     @tier("T1")
-    @pytest.mark.parametrize("aspect", _ASPECTS)
+    @pytest.mark.parametrize("aspect", ASPECTS)
     def test_importing_the_class_changes_nothing(self, backend: BackendUnderTest, aspect: str) -> None:
         """Importing the target leaves the process unchanged, if torch is already imported."""
         changes = probed("import_changes", backend).value

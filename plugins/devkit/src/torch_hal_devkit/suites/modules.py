@@ -16,7 +16,7 @@ from torch_hal_devkit.problem import largest_difference
 from torch_hal_devkit.suites.distributed_training import allow_differences
 from torch_hal_devkit.suites.multi_process import MultiProcessTests, Runs
 
-__all__ = ["ModuleTests"]
+__all__ = ["ModuleTests", "check_states"]
 
 
 class ModuleTests(MultiProcessTests):
@@ -52,7 +52,7 @@ class ModuleTests(MultiProcessTests):
             assert first == second, f"a parameter that two layers share has two values in rank {rank} after training"
         expected = parts_by_hand(custom_loop.shards, custom_loop.arguments["optimizer"])
         allow_differences(request, custom_loop)
-        _check_states([one["state"] for one in parts], expected, tolerances["32-true"])
+        check_states([one["state"] for one in parts], expected, tolerances["32-true"])
 
     def test_each_layer_keeps_its_mode(self, parts: list[dict[str, Any]]) -> None:
         """A layer in evaluation mode stays in it when the module is prepared, and the others in training mode."""
@@ -86,7 +86,7 @@ class ModuleTests(MultiProcessTests):
         expected = two_by_hand(custom_loop.shards, custom_loop.arguments["optimizer"])
         allow_differences(request, custom_loop)
         for which, state in enumerate(expected):
-            _check_states([found[which] for found in values], state, tolerances["32-true"])
+            check_states([found[which] for found in values], state, tolerances["32-true"])
 
     @pytest.mark.parametrize("norm", NORMS)
     def test_the_norm_of_gradients(self, custom_loop: Runs, tolerances: Mapping[str, float], norm: str) -> None:
@@ -113,7 +113,8 @@ def _norm(gradients: list[Tensor], norm_type: float) -> float:
     return float(torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients]), norm_type))
 
 
-def _check_states(states: list[Mapping[str, Any]], expected: Mapping[str, Tensor], tolerance: float) -> None:
+def check_states(states: list[Mapping[str, Any]], expected: Mapping[str, Tensor], tolerance: float) -> None:
+    """Check the modules' states after steps in a custom loop."""
     for rank, state in enumerate(states):
         assert state.keys() == expected.keys(), f"the module of rank {rank} has {[*state]}. Expected: {[*expected]}"
         for name, value in expected.items():

@@ -19,7 +19,7 @@ from torch_hal_devkit.processes import LIMIT, Outcome, run
 from torch_hal_devkit.suites.training import TOLERANCES
 from torch_hal_devkit.time_limit import TEST_LIMIT
 
-__all__ = ["MULTI_DEVICE", "Runs", "MultiProcessTests", "StartCommand"]
+__all__ = ["MULTI_DEVICE", "MultiProcessTests", "Runs", "StartCommand", "refused"]
 
 StartCommand = Callable[[int], Sequence[str]]
 """The command that starts a number of processes; the command that each process runs is appended to it."""
@@ -60,8 +60,18 @@ class Runs:
         return self.run("full_run", dict(self.arguments), self.eager, self.precisions, **self.start)
 
     @property
+    def three_processes(self) -> Outcome:
+        """A run of three processes that exchange drawn values; if the strategy starts them, rank 0 fails at its end.
+
+        So one run shows that an odd number works and how it fails, since starting processes takes longest.
+        """
+        fails = "started_here" not in self.start
+        start = {} if fails else {"started_here": 3}
+        return self.run("collectives", {**self.arguments, "devices": 3}, self.eager, fails, **start)
+
+    @property
     def world_size(self) -> int:
-        """The number of processes of that run."""
+        """The number of processes of the full run."""
         return len(self.full_run.observed("who"))
 
     @property
@@ -87,6 +97,11 @@ class Runs:
             called = f"torch_hal_devkit.observations:{function}"
             self.done[key] = run(called, *arguments, directory=directory, limit=self.limit, **start)
         return self.done[key]
+
+
+def refused(outcome: Outcome) -> str:
+    """Why the strategy refused the run's number of processes; empty if it did not."""
+    return str(outcome.value_of(0, "refused")) if outcome.ranks and "refused" in outcome.ranks[0] else ""
 
 
 class MultiProcessTests:
@@ -184,6 +199,8 @@ class MultiProcessTests:
                 start = {"start_command": start_command(count)} if start_command else {"started_here": count}
             done = pytestconfig.stash.setdefault(_DONE, {})
             run_arguments = {**arguments, "devices": count, "optimizer": optimizer}
+            if pytestconfig.getoption("--quick", default=False):
+                run_arguments["quick"] = True
             limit = pytestconfig.getoption("--test-limit", default=TEST_LIMIT) * LIMIT / TEST_LIMIT
             is_eager = "eager" not in unsupported
             return Runs(run_arguments, is_eager, run_precisions, start, tmp_path_factory, done, limit)

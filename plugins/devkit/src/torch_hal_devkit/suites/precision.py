@@ -22,6 +22,7 @@ from torch_hal_devkit.suites.accelerator import counted, present_accelerator
 from torch_hal_devkit.suites.base import Suite
 from torch_hal_devkit.suites.importing import ImportTests
 from torch_hal_devkit.suites.metadata import MetadataTests
+from torch_hal_devkit.suites.precision_algebra import PrecisionAlgebraTests
 from torch_hal_devkit.suites.precision_keeps import PrecisionKeepsTests
 from torch_hal_devkit.suites.precision_steps import PrecisionStepTests
 
@@ -40,7 +41,7 @@ _RATE = 0.5
 _LIMIT = 0.375
 
 
-class PrecisionSuite(MetadataTests, ImportTests, PrecisionStepTests, PrecisionKeepsTests, Suite):
+class PrecisionSuite(MetadataTests, ImportTests, PrecisionStepTests, PrecisionKeepsTests, PrecisionAlgebraTests, Suite):
     """The conformance suite of precisions."""
 
     kind: ClassVar[str] = "precision"

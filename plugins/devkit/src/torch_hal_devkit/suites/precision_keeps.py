@@ -13,7 +13,7 @@ from torch_hal import Runtime
 from torch_hal.errors import CoreError
 from torch_hal_devkit.marks import skip_by_declaration, tier
 from torch_hal_devkit.precision_problem import Known, exactness
-from torch_hal_devkit.probes import settings_of_torch
+from torch_hal_devkit.process_state import settings_of_torch
 
 __all__ = ["PrecisionKeepsTests"]
 

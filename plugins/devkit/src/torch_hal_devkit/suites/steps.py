@@ -105,7 +105,6 @@ class StepTests(MultiProcessTests):
 
 
 def _skip_divided(runs: Runs) -> None:
-    runs.full_run.values("steps")
     if runs.who["inference_is_collective"]:
         skip_by_declaration(
             "inference_is_collective is True: each process has a part of the module and of its gradients"

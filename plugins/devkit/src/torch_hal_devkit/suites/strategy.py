@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
+from inspect import signature
 from typing import Any, ClassVar
 
 import attrs
@@ -10,13 +12,14 @@ import pytest
 import torch
 
 from torch_hal import Accelerator, Precision, Request, Runtime, resolve
-from torch_hal.errors import ConfigurationError
-from torch_hal.strategies import Strategy
+from torch_hal.errors import ConfigurationError, CoreError
+from torch_hal.strategies import ProcessGroupStrategy, Strategy
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.marks import not_run, skip_by_declaration, tier
 from torch_hal_devkit.suites.accelerator import counted, present_accelerator
 from torch_hal_devkit.suites.base import Suite
 from torch_hal_devkit.suites.collectives import CollectiveTests
+from torch_hal_devkit.suites.contract_of_runs import ContractOfRunsTests
 from torch_hal_devkit.suites.distributed_training import DistributedTrainingTests
 from torch_hal_devkit.suites.failing import FailureTests
 from torch_hal_devkit.suites.importing import ImportTests
@@ -26,6 +29,13 @@ from torch_hal_devkit.suites.multi_process import MULTI_DEVICE, Runs, StartComma
 from torch_hal_devkit.suites.steps import StepTests
 
 __all__ = ["Declaration", "StrategySuite"]
+
+
+_PARTS = {"precision": "64-true", "checkpoint_io": "torch", "cluster_environment": "local", "accelerator": "cpu"}
+"""Arguments of every strategy, and values that are no defaults."""
+
+_OF_A_GROUP = {"timeout": timedelta(seconds=77), "process_group_backend": "gloo", "start_method": "spawn"}
+"""Arguments of strategies over a process group."""
 
 
 @attrs.frozen
@@ -64,7 +74,15 @@ class Declaration:
 
 
 class StrategySuite(
-    MetadataTests, ImportTests, CollectiveTests, DistributedTrainingTests, StepTests, ModuleTests, FailureTests, Suite
+    MetadataTests,
+    ImportTests,
+    CollectiveTests,
+    DistributedTrainingTests,
+    StepTests,
+    ModuleTests,
+    ContractOfRunsTests,
+    FailureTests,
+    Suite,
 ):
     """The conformance suite of strategies: on one device, and on the smallest number above one."""
 
@@ -149,6 +167,24 @@ class StrategySuite(
         assert launcher is None or (isinstance(launcher, str) and launcher.isidentifier()), (
             f"launcher={launcher!r}. Expected: a name such as 'script' or 'spawn', or None"
         )
+
+    @tier("T1")
+    def test_arguments_of_its_base_arrive(self, backend: BackendUnderTest) -> None:
+        """What its constructor takes for a base class, it passes on; or refuses by name."""
+        cls, init_args = backend.load(), dict(backend.spec.init_args)
+        attributes = {name: "launcher" if name == "start_method" else name for name in _OF_A_GROUP}
+        given = {**_PARTS, **(_OF_A_GROUP if issubclass(cls, ProcessGroupStrategy) else {})}
+        for name, value in given.items():
+            if name not in signature(cls).parameters:
+                continue
+            try:
+                made = cls(**{**init_args, name: value})
+            except CoreError as error:
+                if name not in str(error):
+                    pytest.fail(f"{name}={value!r} is refused without its name: {error}")
+                continue
+            found = made.requested_parts.get(name) if name in _PARTS else getattr(made, attributes[name])
+            assert found == value, f"{cls.__name__}({name}={value!r}) has {found!r}. Expected: the argument arrives"
 
     # -- what it refuses -----------------------------------------------------------------------------------------
 

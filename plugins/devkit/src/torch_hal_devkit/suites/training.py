@@ -16,6 +16,7 @@ from torch_hal.callbacks.checkpoint.model_checkpoint import ModelCheckpoint
 from torch_hal_devkit import problem
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.marks import skip_by_declaration, tier
+from torch_hal_devkit.process_state import changes, recorded
 from torch_hal_devkit.suites.device import resolved
 
 __all__ = ["TOLERANCES", "TrainingTests"]
@@ -30,6 +31,9 @@ TOLERANCES: Mapping[str, float] = {
 }
 """By precision: the tolerance of the 16 losses compared with a plain loop on the CPU, in float64 for ``64-true`` and
 float32 otherwise. The losses begin at 1.2 and end below 0.3."""
+
+_OF_A_RUN = ("devices in use", "random state")
+"""What a run leaves behind: a device stays initialized until its process ends; loaders draw."""
 
 _NEEDS = {
     "32-true": (),
@@ -151,14 +155,14 @@ class TrainingTests:
 
         class Recorder(problem.Classifier):
             def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-                recorded.append((next(self.parameters()).device, *(tensor.device for tensor in batch)))
+                seen.append((next(self.parameters()).device, *(tensor.device for tensor in batch)))
                 return super().training_step(batch, batch_idx)
 
-        recorded: list[tuple[torch.device, ...]] = []
+        seen: list[tuple[torch.device, ...]] = []
         made = trainer(max_epochs=1)
         made.fit(Recorder(), problem.loader())
         expected = torch.device(made.plan.devices[0])
-        for devices in recorded:
+        for devices in seen:
             assert set(devices) == {expected}, (
                 f"in training_step, parameters and batch are on {devices}. Expected: {expected}"
             )
@@ -270,19 +274,15 @@ class TrainingTests:
         self, runtime: Callable[..., Runtime], tolerances: Mapping[str, float]
     ) -> None:
         """A second Runtime in the same process trains like the first, and leaves the process unchanged."""
-        expected, before = problem.by_hand()[0], _process_state()
+        expected, before = problem.by_hand()[0], recorded()
         for which in ("first", "second"):
             live = runtime()
             losses = _custom_loop(live)
             live.teardown()
             live.teardown()
             _check_losses(losses, expected, tolerances["32-true"], of=f"the {which} Runtime's ")
-            after = _process_state()
-            assert after == before, f"the {which} Runtime leaves (dtype, device, gradients) {after}. Expected: {before}"
-
-
-def _process_state() -> tuple[Any, ...]:
-    return torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
+            left = {aspect: change for aspect, change in changes(before, recorded()).items() if aspect not in _OF_A_RUN}
+            assert not left, f"the {which} Runtime leaves the process changed: {left}. Expected: no change"
 
 
 def _check_supported(backend: BackendUnderTest, precision: str) -> Any:

@@ -19,6 +19,7 @@ said: dict[str, Any] = {}
 with Runtime(accelerator="cpu", strategy="horovod", devices=2) as runtime:
     runtime.launch()
     strategy = runtime.strategy
+    assert isinstance(strategy, HorovodStrategy)
     rank = runtime.process_index
     for dtype in DTYPES:
         own = torch.tensor([[3 + rank, 2], [5, 7 - rank]]).to(getattr(torch, dtype))
@@ -32,6 +33,16 @@ with Runtime(accelerator="cpu", strategy="horovod", devices=2) as runtime:
     said["empty"] = tuple(strategy.all_gather(torch.empty(0, 3)).shape)
     said["flags"] = strategy.all_gather(torch.tensor([rank == 0]))
     said["strided"] = strategy.reduce(torch.arange(6.0).reshape(2, 3).T, "sum")
+    # Of one element, which torch calls contiguous whatever its stride.
+    single = torch.tensor([3 + rank, 0])[::2]
+    said["single"] = (
+        *(strategy.all_gather(single), strategy.reduce(single, "sum"), strategy.broadcast(single, 1)),
+        strategy.reduce(single.bfloat16(), "sum"),
+    )
+    strategy.broadcast_tensor(single, 1)
+    transposed = torch.arange(6).reshape(2, 3).T * (rank + 1)
+    strategy.broadcast_tensor(transposed, 1)
+    said["overwritten"] = (single, transposed)
     # Objects of unlike types and sizes.
     said["objects"] = strategy.all_gather_object({"rank": rank} if rank else None)
     said["broadcast"] = [strategy.broadcast("x" * 1000 if rank else rank, source) for source in range(2)]
