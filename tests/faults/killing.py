@@ -236,6 +236,14 @@ def ends(out: Path) -> list[str]:
     return [path.read_text() for path in sorted(out.glob("end.*"))]
 
 
+def cpu_seconds(process: int) -> float:
+    """What it has used, with its children that have ended; 0 if it has ended itself."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
 def processes_with(out: Path) -> list[int]:
     """The processes that still run with ``OUT=out``, or in that folder."""
     found = []

@@ -18,7 +18,7 @@ from attrs import frozen
 
 from core.checkpoints import is_committed
 
-from .killing import processes_with
+from .killing import cpu_seconds, processes_with
 
 SCRIPT = Path(__file__).parent / "scripts" / "signalled.py"
 LIMIT = 120.0
@@ -67,6 +67,19 @@ def wait_until_gone(process: subprocess.Popen[bytes], out: Path, limit: float = 
         with suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
     return process.wait(), not left
+
+
+def wait_while_it_works(process: subprocess.Popen[bytes], out: Path) -> None:
+    """Wait until it has ended, or its processes have used next to no CPU time for a minute, or for five minutes."""
+    last, since = 0.0, time.monotonic()
+    deadline = since + 300.0
+    while time.monotonic() < min(since + 60.0, deadline):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+            return
+        used = sum(map(cpu_seconds, processes_with(out)))
+        if abs(used - last) > 0.5:
+            last, since = used, time.monotonic()
 
 
 def send(kind: str, target: str, moment: str, out: Path) -> Ended:

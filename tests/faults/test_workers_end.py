@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from attrs import frozen
 from declared import PREFIX
 
-from .signalling import start, wait_until_gone
+from .signalling import start, wait_until_gone, wait_while_it_works
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="finds processes in /proc")
 
 SCRIPT = Path(__file__).parent / "scripts" / "leaves_at.py"
-END_SECONDS = 150.0
-"""Allowed for the whole run, on a machine that does other things too; a worker that is waited for never ends."""
 GONE_SECONDS = 10.0
 """Allowed until all are gone after the process that was started has ended."""
 
@@ -119,18 +116,22 @@ def test_a_run_with_workers_is_left(
         pytest.skip(f"{PREFIX}only root can mount a small /dev/shm")
     arguments = (*LAUNCHERS.get(launcher, []), str(SCRIPT), way, loop, loader, context, strategy)
     process = start(tmp_path, *arguments, within=within)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(END_SECONDS)
+    wait_while_it_works(process, tmp_path)
     code, are_all_gone = wait_until_gone(process, tmp_path, GONE_SECONDS)
     said = (tmp_path / "error").read_text(errors="replace")
     output = (tmp_path / "output").read_text()
     expected = WAYS[way]
     assert are_all_gone, said
     assert code in _codes(expected.code, launcher), said
-    assert any(text in said + output for text in expected.says), said
+    # Ranks that run the script themselves say in one line each where they were.
+    is_line = way == "interrupt" and launcher in ("ddp", *LAUNCHERS)
+    says = ("interrupted by SIGINT",) if is_line else expected.says
+    assert any(text in said + output for text in says), said
     assert expected.says == DIED or "Exception ignored" not in said
     remedies = [number for number, line in enumerate(said.rstrip().splitlines()[::-1]) if "set num_workers=0" in line]
-    assert remedies[:1] == ([0] if within else []) or launcher == "torchrun", said
+    # Runtime hands an object back that is no DataLoader: such a loop is between the user and torch.
+    is_seen = bool(within) and not (loop == "own" and loader == "held")
+    assert remedies[:1] == ([0] if is_seen else []) or launcher == "torchrun", said
     assert len(remedies) <= 1 or launcher != "auto"
 
 
