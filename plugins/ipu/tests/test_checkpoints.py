@@ -59,7 +59,7 @@ def test_a_checkpoint_is_of_plain_tensors(tmp_path: Path) -> None:
         type(value) is torch.Tensor and torch.equal(value, own[name])
         for name, value in checkpoint["state_dict"].items()
     )
-    assert set(checkpoint["optimizer"]["poptorch"]) >= {"ipu_state", "ipu_param", "param_groups"}
+    assert set(checkpoint["optimizer_states"][0]["poptorch"]) >= {"ipu_state", "ipu_param", "param_groups"}
 
 
 def test_weights_go_to_the_cpu_and_back(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def losses_of(runtime: Runtime, model: nn.Module, optimizer: Any, first: int, la
 
 
 said: dict[str, Any] = {}
-saved = sorted(OUT.glob("saved */")) if WORK == "load" else [OUT / "none"]
+saved = sorted(OUT.glob("saved *")) if WORK == "load" else [OUT / "none"]
 for mesh in MESHES[PROCESSES]:
     if sys.argv[3:] and name_of(mesh) not in sys.argv[3:]:
         continue
