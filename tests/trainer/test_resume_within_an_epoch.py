@@ -274,3 +274,21 @@ def test_averaged_weights_in_a_checkpoint_of_a_validation(fails: bool, tmp_path:
     )  # fmt: skip
     path = tmp_path / ("saved.ckpt" if fails else "saved")
     assert_same(run(path, Evaluating(), EMAWeightAveraging(decay=0.5)), whole)
+
+
+class DrawsToSave(Drawing):
+    """Draws random numbers for what it adds to a checkpoint."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["added"] = torch.rand(3)
+
+
+@pytest.mark.parametrize("at", [3, 7])
+def test_a_hook_that_draws_when_it_saves(at: int, tmp_path: Path) -> None:
+    """The resumed run draws what the first one drew after the save: within an epoch, and at its end."""
+    whole, resumed = DrawsToSave(), DrawsToSave()
+    seed_all(3)
+    quiet(max_epochs=2, callbacks=SaveAt(tmp_path / "c", at)).fit(whole, loader(shuffle=True))
+    seed_all(4)
+    quiet(max_epochs=2).fit(resumed, loader(shuffle=True), ckpt_path=tmp_path / "c")
+    assert_same(resumed, whole)

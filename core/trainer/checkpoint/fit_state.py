@@ -91,19 +91,20 @@ class FitState:
         if meeting.is_late:
             logger.warning(ABSENT, "save_checkpoint", f"{strategy.global_rank} (too late)")
             return
-        checkpoint = fit_facts(run)
+        checkpoint = fit_facts(run) | hyperparameters_of(run.module, run.datamodule)
         if not weights_only:
+            checkpoint |= self.training_state()
+        checkpoint["state_dict"] = strategy.module_state(run.module)
+        for hook in run.hooks.bind("on_save_checkpoint"):
+            hook(checkpoint)
+        if not weights_only:  # after the hooks, which may draw random numbers
             own = self._own()
             is_open = progress.is_accumulating or (self.controls is not None and self.controls.has_open_gradients)
             if is_open:
                 own["open"] = open_state([(run.module, self.model)], strategy)
             processes = ProcessStates.gather(meeting, strategy, self.loaders, is_open, **own)
             self._give_back(processes)
-            checkpoint |= self.training_state() | {"processes": processes.by_rank}
-        checkpoint |= hyperparameters_of(run.module, run.datamodule)
-        checkpoint["state_dict"] = strategy.module_state(run.module)
-        for hook in run.hooks.bind("on_save_checkpoint"):
-            hook(checkpoint)
+            checkpoint["processes"] = processes.by_rank
         meeting.save(lambda: checkpoint, path, storage_options)
         if strategy.is_global_zero:
             logger.info("checkpoint of epoch %d, step %d: %s", progress.epoch, progress.step, os.fspath(path))
