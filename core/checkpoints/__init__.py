@@ -1,7 +1,7 @@
 """CheckpointIO: how a checkpoint's bytes are written, read and removed.
 
-A checkpoint is a directory of shards with a manifest, or the single file that a subclass writes. Either way, one rename
-commits it; otherwise it is absent.
+A checkpoint is a file with a manifest at its end, a directory of shards with a manifest, or what a subclass writes. One
+rename commits it; otherwise it is absent.
 """
 
 from .agreement import check_shared, run_on_each_rank, run_on_rank_zero

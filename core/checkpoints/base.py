@@ -17,8 +17,8 @@ __all__ = ["CheckpointIO", "check_arguments"]
 class CheckpointIO(Renaming, ABC):
     """How a checkpoint's bytes are written, read and removed.
 
-    A Strategy determines the state; a CheckpointIO only stores it. ``path`` names one checkpoint: a directory for
-    core's own IO, or a single file for a subclass that writes one. :func:`core.checkpoints.committed_file` yields a
+    A Strategy determines the state; a CheckpointIO only stores it. ``path`` names one checkpoint: a single file, or a
+    directory if it has several. :func:`core.checkpoints.committed_file` yields a
     temporary file and moves it to ``path`` when it is complete; :func:`core.checkpoints.local_copy` also finds the
     previous checkpoint after a save that was killed halfway, and both take URLs::
 
