@@ -25,6 +25,7 @@ from torch_hal.checkpoints import (
     CheckpointIO,
     FileRecord,
     Manifest,
+    TorchCheckpointIO,
     check_arguments,
     check_shared,
     committed_directory,
@@ -92,7 +93,9 @@ class SavedEngine:
 
     @classmethod
     def read(cls, value: Any, directory: Path) -> Any:
-        """``value``; if it represents an engine's state, an object that reads it from ``directory``."""
+        """``value``; if it represents an engine's state, or is a list with one, an object that reads it instead."""
+        if type(value) is list:
+            return [cls.read(item, directory) for item in value]
         if not isinstance(value, dict) or _MARK not in value:
             return value
         prefix, stage, processes = (value.get(key) for key in ("prefix", "stage", "processes"))
@@ -218,8 +221,8 @@ class DeepSpeedCheckpointIO(CheckpointIO):
             WrongTypeError: ``checkpoint`` is not a dict.
         """
         check_arguments("DeepSpeed's engine", checkpoint, storage_options)
-        engines = {id(value.engine): value.engine for value in checkpoint.values() if isinstance(value, EngineState)}
-        rest = {key: v.described() if isinstance(v, EngineState) else v for key, v in checkpoint.items()}
+        engines: dict[int, Engine] = {}
+        rest = {key: _described(value, engines) for key, value in checkpoint.items()}
         with ExitStack() as stack:
 
             def stage() -> str:
@@ -253,7 +256,9 @@ def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> d
     """
     directory = locate(path)
     manifest = Manifest.read(directory)
-    if manifest.checkpoint_io not in (NAME, "torch"):
+    if manifest.checkpoint_io == "torch":
+        return TorchCheckpointIO().load_checkpoint(path, map_location)
+    if manifest.checkpoint_io != NAME:
         raise CheckpointError(
             f"{directory} was written with checkpoint_io={manifest.checkpoint_io!r}. Set "
             f"checkpoint_io={manifest.checkpoint_io!r}."
@@ -271,6 +276,14 @@ def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> d
         if Path(name).parts[0] == TAG:
             refuse_code(manifest.file(directory, name), PICKLED)
     return {key: SavedEngine.read(value, directory) for key, value in read_shard(directory, map_location).items()}
+
+
+def _described(value: Any, engines: dict[int, Engine]) -> Any:
+    """``value`` with the values that are written in place of engines' states; these engines go into ``engines``."""
+    if isinstance(value, EngineState):
+        engines[id(value.engine)] = value.engine
+        return value.described()
+    return [_described(item, engines) for item in value] if type(value) is list else value
 
 
 def _write_engine(engine: Engine, staged: Path) -> None:
