@@ -1,5 +1,6 @@
-"""Leaves a run whose loaders have workers: ``leaves_at.py WAY LOOP LOADER CONTEXT STRATEGY``; see ``leaving.py``."""
+"""Leaves a run whose loaders have workers: ``leaves_at.py WAY LOOP LOADER CONTEXT STRATEGY``."""
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -46,7 +47,10 @@ class Items(Dataset[torch.Tensor]):
                 raise ValueError("bad sample")
             if WAY == "worker exits":
                 os._exit(1)
-            if WAY == "worker hangs":
+            if WAY == "parent killed later":
+                parent: Any = multiprocessing.parent_process()
+                os.kill(parent.pid, signal.SIGKILL)
+            if WAY in ("worker hangs", "parent killed later"):
                 time.sleep(1000)
             if WAY in ("SIGKILL", "SIGSEGV"):
                 os.kill(os.getpid(), getattr(signal, WAY))
