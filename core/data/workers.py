@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from multiprocessing import active_children, forkserver, resource_tracker
@@ -17,14 +16,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 from weakref import WeakSet, ref
 
-from ..utilities.torch_private import (
-    clear_kept_iterator,
-    end_workers,
-    has_workers_to_end,
-    kept_iterator,
-    run_worker,
-    set_worker_function,
-)
+from ..utilities.torch_private import clear_kept_iterator, end_workers, has_workers_to_end, kept_iterator
 from .child_signals import Handled, handled_signals
 
 __all__ = ["Workers", "note_full_memory"]
@@ -47,7 +39,6 @@ class Workers:
         """Iterators that have workers, each with its loader."""
         self._processes: WeakSet[BaseProcess] = WeakSet()
         _all.add(self)
-        set_worker_function(_run_worker)
 
     def iterate(self, loader: Any) -> Iterator[Any]:
         """``iter(loader)``; workers that this starts stay until this process ends them, whatever signals they receive.
@@ -80,7 +71,8 @@ class Workers:
         start_method = getattr(context, "get_start_method", multiprocessing.get_start_method)()
         # A worker inherits the mask: a signal to it waits until it has its handlers.
         mask = _block(numbers, start_method)
-        object.__setattr__(loader, "worker_init_fn", _WorkerStart(own, numbers, mask))
+        parent = None if start_method == "forkserver" else os.getpid()
+        object.__setattr__(loader, "worker_init_fn", _WorkerStart(own, numbers, mask, parent))
         try:
             with _own_server() if start_method == "forkserver" and numbers else nullcontext():
                 yield
@@ -160,18 +152,29 @@ class _WorkerStart:
 
     A handler in Python, as programs that a worker starts would inherit that a signal is ignored.
 
+    A worker of torch ends when its parent is another process than at its start. So one whose parent has been killed
+    before that would stay for ever.
+
     Args:
         own: The user's.
         numbers: The signals.
         mask: Those that wait in the worker afterwards, as in the process that starts it.
+        parent: Of the worker; ``None`` for the fork server.
     """
 
-    def __init__(self, own: Callable[[int], object] | None, numbers: Collection[int], mask: Collection[int]) -> None:
-        self._own, self._numbers, self._mask = own, numbers, mask
+    def __init__(
+        self,
+        own: Callable[[int], object] | None,
+        numbers: Collection[int],
+        mask: Collection[int],
+        parent: int | None,
+    ) -> None:
+        self._own, self._numbers, self._mask, self._parent = own, numbers, mask, parent
 
     def __call__(self, worker_id: int) -> None:
         """Begin the worker."""
-        _end_with_parent()  # torchdata's loaders have a function of their own in place of torch's
+        if self._parent not in (None, os.getppid()):
+            os._exit(1)
         for number in self._numbers:
             signal.signal(number, Handled(signal.SIG_DFL))
             atexit.register(signal.signal, number, signal.SIG_IGN)  # Python gives up its handlers before it has ended
@@ -206,37 +209,6 @@ def _own_server() -> Iterator[None]:
         yield
     finally:
         forkserver.connect_to_new_process = before
-
-
-_PARENT_SECONDS = 0.5
-"""How often a worker looks whether the process that started it has ended."""
-
-
-def _end_with_parent() -> None:
-    """End this worker when the process that started it ends, also if it has ended already. Again has no effect.
-
-    torch looks only between two batches, and only for another parent than at its first look. So a worker would stay as
-    long as the user's dataset takes, and for ever if its parent had been killed before that look.
-    """
-    name = "core-worker-parent"
-    if multiprocessing.parent_process() is not None and all(each.name != name for each in threading.enumerate()):
-        threading.Thread(target=_watch_parent, name=name, daemon=True).start()
-
-
-def _watch_parent() -> None:
-    starter: Any = multiprocessing.parent_process()
-    if os.name != "posix" or multiprocessing.get_start_method() == "forkserver":
-        starter.join()  # by a pipe: the worker's parent is the server, or keeps its ID, as on Windows
-    else:
-        while os.getppid() == starter.pid:  # a pipe would stay open in workers that were forked later
-            time.sleep(_PARENT_SECONDS)
-    os._exit(1)
-
-
-def _run_worker(*arguments: Any) -> None:
-    """What workers of any DataLoader run once there is a run: it may not see the loader, as in an object of a user."""
-    _end_with_parent()
-    run_worker(*arguments)
 
 
 _all: WeakSet[Workers] = WeakSet()

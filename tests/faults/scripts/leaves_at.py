@@ -1,6 +1,5 @@
-"""Leaves a run whose loaders have workers: ``leaves_at.py WAY LOOP LOADER CONTEXT STRATEGY``."""
+"""Leaves a run whose loaders have workers: ``leaves_at.py WAY LOOP LOADER CONTEXT STRATEGY``; see ``leaving.py``."""
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -47,10 +46,7 @@ class Items(Dataset[torch.Tensor]):
                 raise ValueError("bad sample")
             if WAY == "worker exits":
                 os._exit(1)
-            if WAY == "parent killed later":
-                parent: Any = multiprocessing.parent_process()
-                os.kill(parent.pid, signal.SIGKILL)
-            if WAY in ("worker hangs", "parent killed later"):
+            if WAY == "worker hangs":
                 time.sleep(1000)
             if WAY in ("SIGKILL", "SIGSEGV"):
                 os.kill(os.getpid(), getattr(signal, WAY))
