@@ -28,7 +28,6 @@ from torch_hal.checkpoints import (
     CheckpointIO,
     TorchCheckpointIO,
     absolute,
-    read_shard,
     store_of,
 )
 from torch_hal.checkpoints.staging import Staging
@@ -413,10 +412,10 @@ class LoadsSharedObject(TorchCheckpointIO):
         self._loaded: dict[Any, dict[str, Any]] = {}
 
     def load_checkpoint(self, path: StrPath, map_location: Any = None) -> dict[str, Any]:
-        files = sorted(Path(absolute(path)).glob("*"))
-        facts = [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
-        key = absolute(path), str(facts), str(map_location)
-        if not files or key not in self._loaded:
+        file = Path(absolute(path))
+        fact = (file.stat().st_mtime_ns, file.stat().st_size) if file.exists() else None
+        key = absolute(path), str(fact), str(map_location)
+        if fact is None or key not in self._loaded:
             self._loaded = {key: super().load_checkpoint(path, map_location)}
         return self._loaded[key]
 
@@ -437,7 +436,7 @@ class LoadsDamage(TorchCheckpointIO):
     """``load_checkpoint`` does not look at the checksums: a changed byte is loaded in silence."""
 
     def load_checkpoint(self, path: StrPath, map_location: Any = None) -> dict[str, Any]:
-        return store_of(path).read(lambda directory: read_shard(directory, map_location))
+        return store_of(path).read(lambda file: torch.load(file, map_location, weights_only=True))
 
 
 _ACCELERATORS: tuple[type[Accelerator], ...] = (
