@@ -95,17 +95,18 @@ class ColossalAIStrategy(DDPStrategy):
 
         Raises:
             BackendError: Colossal-AI cannot be imported.
+            ConfigurationError: ``fp8_communication`` is set on CPUs.
         """
-        _load(self.root_device.type)
-        super().setup_environment()
-
-    def configure_ddp(self) -> None:
-        """Boost the module."""
         if self.options.get("fp8_communication") and self.root_device.type == "cpu":
             raise ConfigurationError(
                 "fp8_communication=True: Colossal-AI's hook fails on a CPU with several processes, and was not run on "
                 "hardware. Leave it out; strategy='bagua_bytegrad' sends 8 bits."
             )
+        _load(self.root_device.type)
+        super().setup_environment()
+
+    def configure_ddp(self) -> None:
+        """Boost the module."""
         engine, ddp = _load(self.root_device.type)
         plugin = ddp.TorchDDPPlugin(**self.options)
         module = self.model
