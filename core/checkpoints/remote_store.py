@@ -241,21 +241,22 @@ class RemoteStore(Store):
     def committed(self, *, directory: bool) -> Iterator[Path]:
         """See the base class."""
         with self._errors("written"):
-            number = self._begin(directory)
+            self._check_free(directory)
+            folder = new_folder_name(self._next_sequence()) if directory else ""
         with self._space() as staged:
             if directory:
                 staged.mkdir()
             yield staged
             with self._errors("written"):
                 if directory:
-                    folder = new_folder_name(number)
                     self._upload(staged, folder)
                     self._commit(staged, folder)
-                    return
-                if is_checkpoint(staged):
-                    set_number(staged, number)
-                put_whole(self._files, staged, self._root)
-            self._tidy()
+                elif is_checkpoint(staged):
+                    set_number(staged, self._next_sequence())
+                    put_whole(self._files, staged, self._root)
+                    self._tidy()
+                else:  # a file of another format, such as of save_model: nothing next to it is read
+                    put_whole(self._files, staged, self._root)
 
     @contextmanager
     def committed_together(self, gather: GatherObject) -> Iterator[Path]:
@@ -263,7 +264,8 @@ class RemoteStore(Store):
 
         def begin() -> str:
             with self._errors("written"):
-                return new_folder_name(self._begin(directory=True))
+                self._check_free(directory=True)
+                return new_folder_name(self._next_sequence())
 
         def upload() -> None:
             with self._errors("written"):
@@ -295,8 +297,8 @@ class RemoteStore(Store):
                 f"{tempfile.gettempdir()}.{remedy(error)} TMPDIR chooses another directory."
             ) from error
 
-    def _begin(self, directory: bool) -> int:
-        """The number of a new save; refuses to replace what is not a checkpoint."""
+    def _check_free(self, directory: bool) -> None:
+        """Refuse to replace what is not a checkpoint."""
         if not last_part(self._root) or not (directory or "/" in self._root):
             raise CheckpointError(f"path={self.url!r} has no file name. Use the URL of a file or checkpoint.")
         objects = self._objects()
@@ -307,16 +309,15 @@ class RemoteStore(Store):
                 f"{'checkpoint of several files' if directory else 'file'}, and was left unchanged. Choose a URL that "
                 "does not exist."
             )
-        return max(self._numbers_next_to_it(), default=0) + 1
 
-    def _numbers_next_to_it(self) -> Iterator[int]:
+    def _next_sequence(self) -> int:
+        """One more than the largest sequence number of the checkpoints next to it."""
         above, slash, _ = self._root.rpartition("/")
         if not slash:  # a bucket's folder cannot be listed
-            yield from (save.number for save in self._saves())
-            return
+            return max((save.number for save in self._saves()), default=0) + 1
         objects = self._objects(above)
-        yield from (save.number for saves in grouped_by_name(objects).values() for save in saves)
-        yield from file_numbers(self._files, above, objects).values()
+        numbers = [save.number for saves in grouped_by_name(objects).values() for save in saves]
+        return max([*numbers, *file_numbers(self._files, above, objects).values()], default=0) + 1
 
     def _upload(self, staged: Path, folder: str) -> None:
         """Upload all files of this process except for the manifest."""

@@ -353,6 +353,25 @@ def test_single_files(store: ObjectStore) -> None:
     assert store.find(f"{URL}/model") == ["bucket/run/model/pytorch_model.bin"]
 
 
+def test_a_file_of_another_format_reads_nothing_next_to_it(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name decides where it goes; only a checkpoint needs the numbers of the others."""
+    save(1)
+    read: list[str] = []
+    cat = ObjectStore.cat_file
+
+    def noted(self: ObjectStore, path: str, *args: Any, **options: Any) -> bytes:
+        read.append(path)
+        return cat(self, path, *args, **options)
+
+    monkeypatch.setattr(ObjectStore, "cat_file", noted)
+    with committed_file(f"{URL}/x.json") as file:
+        file.write_text("{}")
+    assert read == []
+    save(2, f"{URL}/d")
+    assert [path.rpartition("/")[2] for path in read] == ["c"]  # the other file is too short for a checkpoint
+    assert read_manifest(f"{URL}/d").sequence == 2
+
+
 def test_the_state_of_a_run(store: ObjectStore) -> None:
     """``save_state`` with numbered names and a limit; ``load_state`` finds the newest."""
 
