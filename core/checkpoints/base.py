@@ -18,9 +18,9 @@ class CheckpointIO(Renaming, ABC):
     """How a checkpoint's bytes are written, read and removed.
 
     A Strategy determines the state; a CheckpointIO only stores it. ``path`` names one checkpoint: a single file, or a
-    directory if it has several. :func:`core.checkpoints.committed_file` yields a
-    temporary file and moves it to ``path`` when it is complete; :func:`core.checkpoints.local_copy` also finds the
-    previous checkpoint after a save that was killed halfway, and both take URLs::
+    directory of files. :func:`core.checkpoints.committed_file` yields a temporary file and moves it to ``path`` when it
+    is complete; :func:`core.checkpoints.local_copy` also finds the previous checkpoint after a save that was killed
+    halfway, and both take URLs::
 
         class NumpyIO(CheckpointIO):
             def save_checkpoint(self, checkpoint, path, storage_options=None):
@@ -39,8 +39,10 @@ class CheckpointIO(Renaming, ABC):
     """Whether every process calls :meth:`save_checkpoint` and writes its own shards of sharded tensors."""
 
     keeps_views: bool = True
-    """Whether tensors that are views of one memory are so after loading; a format without strides gives each its own.
-    A tensor that is there twice, as tied weights are, is one in any case."""
+    """Whether two views of the same memory still share it after loading; a format without strides stores each alone.
+
+    Tied weights, which are the same tensor twice, are tied again in any case.
+    """
 
     makes_directories: bool = False
     """Whether :meth:`save_checkpoint` makes missing parent directories itself, as one that writes in a thread does."""

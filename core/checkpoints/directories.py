@@ -23,7 +23,7 @@ from .manifest import (
     open_file,
     parsed,
 )
-from .single_file import read_trailer
+from .single_file import trailer_at
 
 __all__ = [
     "identity",
@@ -40,9 +40,8 @@ def identity(place: Path) -> str | None:
     """Tells a checkpoint from any other, by its manifest; ``None`` if there is no manifest that can be read."""
     try:
         if place.is_file():
-            with place.open("rb") as file:
-                trailer, size = read_trailer(file)
-            return None if trailer is None else f"{trailer.sha256} {size}"
+            trailer = trailer_at(place)
+            return None if trailer is None else str(trailer)
         with open_file(place / FILE_NAME) as file:
             return hashlib.sha256(file.read(LARGEST)).hexdigest()
     except (OSError, CheckpointError):
@@ -98,8 +97,7 @@ def sequence_of(place: Path) -> int:
     """
     try:
         if stat.S_ISREG(os.stat(place).st_mode):
-            with place.open("rb") as file:
-                trailer, _ = read_trailer(file)
+            trailer = trailer_at(place)
             return 0 if trailer is None else min(trailer.sequence, MOST)
         return count(parsed(place)["sequence"])
     except OSError as error:
@@ -113,7 +111,7 @@ def sequence_of(place: Path) -> int:
 def is_checkpoint(place: Path) -> bool:
     """Whether ``place`` is a checkpoint in any format. Other directories are never replaced or removed."""
     try:
-        return is_ours(parsed(place))
+        return trailer_at(place) is not None if place.is_file() else is_ours(parsed(place))
     except (FileNotFoundError, CheckpointError):
         return False
 

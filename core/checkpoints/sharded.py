@@ -108,8 +108,6 @@ class ShardedCheckpointIO(CheckpointIO):
 
         def read(place: Path) -> dict[str, Any]:
             manifest = Manifest.read(place)
-            if manifest.checkpoint_io != _NAME:
-                return read_file(place, "cpu")
             manifest.verify(place)
             return _read(place, manifest, whole)
 
@@ -148,14 +146,8 @@ class ShardedCheckpointIO(CheckpointIO):
             manifest = Manifest.read(place)
             manifest.verify(place, _share(manifest))
 
-        def read(place: Path) -> dict[str, Any]:
-            manifest = Manifest.read(place)
-            if manifest.checkpoint_io != _NAME:
-                return read_file(place, "cpu", verify=False)
-            return _read(place, manifest, divided)
-
         with naming_the_newest_whole(path):
-            return store_of(path).read_together(verify, read)
+            return store_of(path).read_together(verify, lambda place: _read(place, Manifest.read(place), divided))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """See the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
@@ -246,7 +238,12 @@ def _share(manifest: Manifest) -> list[str]:
 
 
 def _read(directory: Path, manifest: Manifest, target: Callable[[torch.Size, torch.dtype], Tensor]) -> dict[str, Any]:
-    """The checkpoint in ``directory``; ``target`` makes the tensor that each sharded tensor is read into."""
+    """The checkpoint in ``directory``; ``target`` makes the tensor that each sharded tensor is read into.
+
+    Of another CheckpointIO, only a checkpoint of one file is read.
+    """
+    if manifest.checkpoint_io != _NAME:
+        return read_file(directory, manifest, "cpu")
     manifest.check_written_by(_NAME, SHARD, directory)
     whole = read_shard(directory, "cpu")
     try:

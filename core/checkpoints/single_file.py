@@ -20,7 +20,19 @@ import zipfile
 from pathlib import Path
 from typing import IO, NamedTuple
 
-__all__ = ["CONTENT", "ENTRY", "LENGTH", "Trailer", "has_lost_its_trailer", "parse_trailer", "read_tail", "write_tail"]
+__all__ = [
+    "CONTENT",
+    "ENTRY",
+    "LENGTH",
+    "Trailer",
+    "content_size",
+    "has_lost_its_trailer",
+    "parse_trailer",
+    "read_tail",
+    "read_trailer",
+    "trailer_at",
+    "write_tail",
+]
 
 CONTENT = "content"
 """What a manifest calls the part of the file that :func:`torch.save` has written."""
@@ -63,6 +75,12 @@ def read_trailer(file: IO[bytes]) -> tuple[Trailer | None, int]:
     size = file.seek(0, io.SEEK_END)
     file.seek(max(size - LENGTH, 0))
     return parse_trailer(file.read(LENGTH)), size
+
+
+def trailer_at(path: Path) -> Trailer | None:
+    """The trailer of the file at ``path``; ``None`` if it has none."""
+    with path.open("rb") as file:
+        return read_trailer(file)[0]
 
 
 def content_size(trailer: Trailer, file_size: int) -> int:

@@ -59,7 +59,7 @@ class TorchCheckpointIO(CheckpointIO):
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
         """See the base class. During a save to the same path, it returns the old checkpoint or the new one."""
         with naming_the_newest_whole(path):
-            return store_of(path).read(lambda file: read_file(file, map_location))
+            return store_of(path).read(lambda file: _read(file, map_location))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """See the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
@@ -111,16 +111,20 @@ def write_shard(content: Any, file_path: Path, path: str | os.PathLike[str]) -> 
     return hashed.record()
 
 
-def read_file(place: Path, map_location: Any, *, verify: bool = True) -> dict[str, Any]:
-    """The content of a checkpoint of one file, by default after verification.
-
-    Raises:
-        CheckpointError: It is absent, damaged or not of one file, or it cannot be loaded.
-    """
+def _read(place: Path, map_location: Any) -> dict[str, Any]:
     manifest = Manifest.read(place)
     manifest.check_written_by(_NAME, CONTENT, place)
-    if verify:
-        manifest.verify(place)
+    manifest.verify(place)
+    return _loaded(manifest.file(place, CONTENT), map_location)
+
+
+def read_file(place: Path, manifest: Manifest, map_location: Any) -> dict[str, Any]:
+    """The content of a checkpoint of one file with this manifest, without verification.
+
+    Raises:
+        CheckpointError: Another CheckpointIO wrote it, or it cannot be loaded.
+    """
+    manifest.check_written_by(_NAME, CONTENT, place)
     return _loaded(manifest.file(place, CONTENT), map_location)
 
 

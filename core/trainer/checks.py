@@ -300,7 +300,7 @@ def check_hooks(argument: str, given: Any, base: type[Any]) -> None:
                 f"{argument}: {kind.__name__} defines {name!r}, which the Trainer does not call. {known[name]}"
             )
     check_signatures(argument, given, base)
-    check_names(argument, given, base)
+    check_names(argument, given, base, called)
     hooks = [name for name in dir(base) if name.startswith("on_") and callable(getattr(base, name))]
     unknown = {name for name in dir(kind) if name.startswith("on_")}.difference(hooks)
     for name in sorted(unknown):

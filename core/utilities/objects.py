@@ -84,7 +84,8 @@ def sendable(tensor: Tensor) -> Tensor:
     bytes only with stride 1; and a view may be conjugated or negated only when it is read.
     """
     dense = tensor.resolve_conj().resolve_neg().contiguous()
-    return dense if dense.numel() > 1 else dense.clone(memory_format=torch.contiguous_format)
+    is_in_order = dense.numel() > 1 or all(stride == 1 for stride in dense.stride())
+    return dense if is_in_order else dense.clone(memory_format=torch.contiguous_format)
 
 
 def _as_bytes(tensor: Tensor) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections.abc import Collection
 from functools import cached_property
 from types import CodeType
 from typing import Any
@@ -28,13 +29,14 @@ CLOSE = 0.9
 """How similar a name is that is taken for a misspelt one."""
 
 
-def check_names(argument: str, given: Any, base: type[Any]) -> None:
+def check_names(argument: str, given: Any, base: type[Any], called: Collection[str]) -> None:
     """Check that ``given`` has no misspelt method or setting of ``base``.
 
     Args:
         argument: What the user passed ``given`` as.
         given: A module, a callback or a DataModule.
         base: The class that declares the names.
+        called: What :func:`called_by_itself` returned: these names are not misspelt.
 
     Raises:
         ConfigurationError: It has one, and not the one that is meant; or something else in place of a method.
@@ -42,7 +44,6 @@ def check_names(argument: str, given: Any, base: type[Any]) -> None:
     kind = type(given)
     check_methods(argument, given, base)
     methods = [name for name in METHODS if getattr(kind, name, None) is getattr(base, name, None) is not None]
-    called = called_by_itself(given, base)
     for name in own_methods(given, base):
         if name in called:
             continue
