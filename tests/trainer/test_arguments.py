@@ -262,7 +262,7 @@ class CallsOnlyItsBase(Regression):
 
 
 def test_hooks_that_the_module_calls() -> None:
-    """Are methods of its own; one that only itself names is called by no one, and refused."""
+    """They are allowed. A method that no other method of the module calls is never called, so it is an error."""
     module = type(
         "Derived", (CallsItself,), {"on_epoch_end": lambda self, name: CallsItself.on_epoch_end(self, name)}
     )()

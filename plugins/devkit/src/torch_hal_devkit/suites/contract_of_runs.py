@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -110,10 +110,7 @@ class ContractOfRunsTests(MultiProcessTests):
         self, request: pytest.FixtureRequest, custom_loop: Runs, tolerances: Mapping[str, float]
     ) -> None:
         """After an inner ``no_sync`` the outer one still holds; after the outer one gradients are reduced again."""
-        if custom_loop.who["inference_is_collective"]:
-            skip_by_declaration("inference_is_collective is True: each process has a part of the gradients")
-        _skip_if_refused(custom_loop, "nested without sync")
-        observed = custom_loop.full_run.values("nested without sync")
+        observed = _gradients(custom_loop, "nested without sync")
         for rank, found in enumerate(observed):
             assert len(found["within"]) == len(found["alone"]), f"rank {rank} has no gradients under no_sync"
             error = largest_difference(found["within"], found["alone"])
@@ -132,10 +129,7 @@ class ContractOfRunsTests(MultiProcessTests):
         self, request: pytest.FixtureRequest, custom_loop: Runs, tolerances: Mapping[str, float]
     ) -> None:
         """``no_sync`` of one module keeps its gradients from being reduced, and leaves those of another module."""
-        if custom_loop.who["inference_is_collective"]:
-            skip_by_declaration("inference_is_collective is True: each process has a part of the gradients")
-        _skip_if_refused(custom_loop, "one of two")
-        observed = custom_loop.full_run.values("one of two")
+        observed = _gradients(custom_loop, "one of two")
         allow_differences(request, custom_loop)
         mean = torch.tensor([found["alone"] for found in observed]).mean(0).tolist()
         for rank, found in enumerate(observed):
@@ -179,6 +173,15 @@ class ContractOfRunsTests(MultiProcessTests):
         """A run keeps what a user's program has set, whatever that is, and what it has drawn."""
         for rank, found in enumerate(runs.full_run.values("unusual life")):
             assert not found, f"a run changes {found} in rank {rank}. Expected: no change"
+
+
+def _gradients(custom_loop: Runs, case: str) -> Sequence[Mapping[str, Any]]:
+    """The gradients that each process has observed in ``case``, by rank."""
+    if custom_loop.who["inference_is_collective"]:
+        skip_by_declaration("inference_is_collective is True: each process has a part of the gradients")
+    _skip_if_refused(custom_loop, case)
+    observed: Sequence[Mapping[str, Any]] = custom_loop.full_run.values(case)
+    return observed
 
 
 def _skip_if_refused(runs: Runs, name: str) -> None:
