@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -35,3 +37,35 @@ def test_other_addresses() -> None:
     """An address that other machines reach is left to torch."""
     assert listen_on_loopback("192.0.2.1", 0) is None
     assert listen_on_loopback("some-host", 0) is None
+
+
+FORKS = """
+import gc
+import os
+import sys
+
+from core.strategies.store.run_store import RunStore, host_store
+
+gc.disable()
+sets = []
+for _ in range(20):
+    found = {"store": RunStore("run", host_store("127.0.0.1"))}
+    found["itself"] = found
+    sets.append(found)
+kept, sets = sets[:10], None
+child = os.fork()
+if not child:
+    gc.collect()  # as happens in a loader's worker
+    kept = None
+    gc.collect()
+    sys.exit(7)  # and not at once, as by os._exit
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+for found in kept:
+    found["store"].set("a", "b")
+    assert found["store"].get("a") == b"b"
+"""
+
+
+def test_a_forked_process_destroys_no_store() -> None:
+    """The stores that its parent serves, and served in earlier runs, harm a fork neither as garbage nor at its end."""
+    subprocess.run([sys.executable, "-c", FORKS], check=True, timeout=120)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import errno
 import ipaddress
+import os
 import socket
 import threading
 import time
+import weakref
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -22,6 +25,19 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 LATE_SECONDS = 5.0
 _hosted: dict[int, TCPStore] = {}
 """The stores on fixed ports. A port belongs to the process: a later run finds the same store there."""
+_served: weakref.WeakSet[TCPStore] = weakref.WeakSet()
+"""The stores that threads of this process serve."""
+
+
+def _keep_served() -> None:
+    # A store's destructor joins its thread. A forked process has no such thread and would end with a segmentation
+    # fault, for example a loader's worker whose garbage collector finds a Trainer of an earlier run.
+    for store in _served:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_served)
 
 
 class RunStore(PrefixStore):
@@ -34,7 +50,7 @@ class RunStore(PrefixStore):
 
     def __init__(self, prefix: str, store: Store) -> None:
         super().__init__(prefix, store)
-        self.prefix = prefix
+        self.prefix, self.store = prefix, store  # the object in _served has to live as long as what it stands for
 
 
 def another_connection(store: Store) -> Store:
@@ -87,6 +103,7 @@ def host_store(host: str, port: int = 0, *, timeout: timedelta = DEFAULT_TIMEOUT
     """Open the store in which processes find each other, and serve it from this process.
 
     The store asks no one for a secret. With a loopback address as ``host``, only this machine reaches it.
+    A process that is forked from this one does not end the store, and has no use of it.
 
     Args:
         host: The address by which this process reaches itself; unless it is a loopback address, others may use another
@@ -108,6 +125,7 @@ def host_store(host: str, port: int = 0, *, timeout: timedelta = DEFAULT_TIMEOUT
             store = _serve_on(listener, host, timeout)
     except (dist.DistError, OSError) as error:
         raise LaunchError(f"cannot open a store at {host}:{port} for the processes to meet: {error}") from error
+    _served.add(store)
     if port:
         _hosted[port] = store
     return store

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch_hal.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError
 from torch_hal.hints.argument_checks import check_count
 from torch_hal.strategies import SingleDeviceStrategy, StrategyParts
+from torch_hal.strategies.store.run_store import host_store
 
 __all__ = ["TorchFTStrategy"]
 
@@ -111,7 +112,7 @@ class TorchFTStrategy(SingleDeviceStrategy):
             raise BackendError(f"strategy='torchft': torchft cannot be imported: {error}.") from error
         host = self.host or socket.gethostname()
         limit = timedelta(seconds=self.timeout)
-        self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        self._store = host_store(host)
         try:
             self._manager = torchft.Manager(
                 pg=torchft.ProcessGroupGloo(timeout=limit),
