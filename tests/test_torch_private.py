@@ -6,6 +6,7 @@ import copy
 import gc
 import inspect
 import io
+import multiprocessing
 import pickle
 import traceback
 import warnings
@@ -25,6 +26,7 @@ from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import worker as loader_worker
 
 from core.utilities import torch_private
 
@@ -274,6 +276,20 @@ def test_workers_can_be_ended_and_the_loader_starts_others() -> None:
     assert len([*loader]) == 3
     torch_private.end_workers(torch_private.kept_iterator(loader))
     assert not torch_private.has_workers_to_end(iter([1]))
+
+
+def test_workers_run_a_function_in_place_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets what torch's own needs to read the data."""
+    monkeypatch.setattr(loader_worker, "_worker_loop", loader_worker._worker_loop)
+    begun = multiprocessing.get_context("fork").Event()
+
+    def run(*arguments: Any) -> None:
+        begun.set()
+        torch_private.run_worker(*arguments)
+
+    torch_private.set_worker_function(run)
+    assert len([*DataLoader(squares(), 2, num_workers=1, multiprocessing_context="fork")]) == 3
+    assert begun.is_set()
 
 
 # -- autograd ----------------------------------------------------------------------------------------------------------

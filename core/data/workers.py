@@ -11,12 +11,19 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from multiprocessing import active_children, forkserver, resource_tracker
+from multiprocessing import active_children, connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 from weakref import WeakSet, ref
 
-from ..utilities.torch_private import clear_kept_iterator, end_workers, has_workers_to_end, kept_iterator
+from ..utilities.torch_private import (
+    clear_kept_iterator,
+    end_workers,
+    has_workers_to_end,
+    kept_iterator,
+    run_worker,
+    set_worker_function,
+)
 from .child_signals import Handled, handled_signals
 
 __all__ = ["Workers", "note_full_memory"]
@@ -39,6 +46,7 @@ class Workers:
         """Iterators that have workers, each with its loader."""
         self._processes: WeakSet[BaseProcess] = WeakSet()
         _all.add(self)
+        set_worker_function(_run_worker)
 
     def iterate(self, loader: Any) -> Iterator[Any]:
         """``iter(loader)``; workers that this starts stay until this process ends them, whatever signals they receive.
@@ -71,8 +79,7 @@ class Workers:
         start_method = getattr(context, "get_start_method", multiprocessing.get_start_method)()
         # A worker inherits the mask: a signal to it waits until it has its handlers.
         mask = _block(numbers, start_method)
-        parent = None if start_method == "forkserver" else os.getpid()
-        object.__setattr__(loader, "worker_init_fn", _WorkerStart(own, numbers, mask, parent))
+        object.__setattr__(loader, "worker_init_fn", _WorkerStart(own, numbers, mask))
         try:
             with _own_server() if start_method == "forkserver" and numbers else nullcontext():
                 yield
@@ -152,29 +159,18 @@ class _WorkerStart:
 
     A handler in Python, as programs that a worker starts would inherit that a signal is ignored.
 
-    A worker of torch ends when its parent is another process than at its start. So one whose parent has been killed
-    before that would stay for ever.
-
     Args:
         own: The user's.
         numbers: The signals.
         mask: Those that wait in the worker afterwards, as in the process that starts it.
-        parent: Of the worker; ``None`` for the fork server.
     """
 
-    def __init__(
-        self,
-        own: Callable[[int], object] | None,
-        numbers: Collection[int],
-        mask: Collection[int],
-        parent: int | None,
-    ) -> None:
-        self._own, self._numbers, self._mask, self._parent = own, numbers, mask, parent
+    def __init__(self, own: Callable[[int], object] | None, numbers: Collection[int], mask: Collection[int]) -> None:
+        self._own, self._numbers, self._mask = own, numbers, mask
 
     def __call__(self, worker_id: int) -> None:
         """Begin the worker."""
-        if self._parent not in (None, os.getppid()):
-            os._exit(1)
+        _end_with_parent()  # torchdata's loaders have a function of their own in place of torch's
         for number in self._numbers:
             signal.signal(number, Handled(signal.SIG_DFL))
             atexit.register(signal.signal, number, signal.SIG_IGN)  # Python gives up its handlers before it has ended
@@ -209,6 +205,40 @@ def _own_server() -> Iterator[None]:
         yield
     finally:
         forkserver.connect_to_new_process = before
+
+
+def _end_with_parent() -> None:
+    """End this worker when the process that started it ends, also if it has ended already. Again has no effect.
+
+    torch looks only between two batches, and only for another parent than at its first look. So a worker would stay as
+    long as the user's dataset takes, and for ever if its parent had been killed before that look.
+
+    Linux could do it (``PR_SET_PDEATHSIG``), but it ends a process with the *thread* that has started it, and the fork
+    server's processes with the server.
+    """
+    name = "core-worker-parent"
+    if multiprocessing.parent_process() is not None and all(each.name != name for each in threading.enumerate()):
+        threading.Thread(target=_watch_parent, name=name, daemon=True).start()
+
+
+def _watch_parent() -> None:
+    starter: Any = multiprocessing.parent_process()  # not the worker's parent, where that is the fork server
+    ends = [starter.sentinel]  # a pipe, which other forks of that process hold open too
+    try:
+        if hasattr(os, "pidfd_open"):
+            ends.append(os.pidfd_open(starter.pid))
+    except ProcessLookupError:
+        os._exit(1)
+    except OSError:  # an old kernel, or a sandbox, does not have it
+        pass
+    connection.wait(ends)
+    os._exit(1)
+
+
+def _run_worker(*arguments: Any) -> None:
+    """What workers of any DataLoader run once there is a run: it may not see the loader, as in an object of a user."""
+    _end_with_parent()
+    run_worker(*arguments)
 
 
 _all: WeakSet[Workers] = WeakSet()

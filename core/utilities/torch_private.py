@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data._utils import worker as loader_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter as DataLoaderIterator
 
 if TYPE_CHECKING:  # torch.distributed has these classes too, without types
@@ -67,7 +68,9 @@ __all__ = [
     "private_metadata_classes",
     "queue_after_backward",
     "release_groups",
+    "run_worker",
     "sequence_number",
+    "set_worker_function",
     "share_options",
     "uncompiled",
     "uncompiled_call",
@@ -228,6 +231,15 @@ def has_workers_to_end(iterator: Any) -> bool:
 def end_workers(iterator: Any) -> None:
     """End the worker processes of ``iterator``: torch does so when nothing refers to it, and a traceback may."""
     iterator._shutdown_workers()
+
+
+run_worker: Callable[..., None] = loader_worker._worker_loop
+"""What a worker process of a DataLoader runs."""
+
+
+def set_worker_function(function: Callable[..., None]) -> None:
+    """Let the workers that any DataLoader starts from now on run ``function``, with the arguments of `run_worker`."""
+    loader_worker._worker_loop = function
 
 
 def kept_iterator(loader: Any) -> Any:

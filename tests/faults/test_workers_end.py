@@ -5,12 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import frozen
 from declared import PREFIX
+from torch.utils.data import DataLoader
 
+from core.data.workers import Workers
+
+from .killing import processes_with
 from .signalling import start, wait_until_gone, wait_while_it_works
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="finds processes in /proc")
@@ -40,6 +48,7 @@ WAYS = {
     "SIGKILL": Way(1, DIED),
     "SIGSEGV": Way(1, DIED),
     "parent killed": Way(-signal.SIGKILL, ("",)),
+    "parent killed later": Way(-signal.SIGKILL, ("",)),
     "small shared memory": Way(1, ("No space left on device",)),
     "exit": Way(5, ("",)),
     "interrupt": Way(-signal.SIGINT, ("KeyboardInterrupt",)),
@@ -56,6 +65,7 @@ LAUNCHERS = {
     "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"],
     "torch-hal run": ["-m", "core.run", "--devices", "2"],
 }
+LAUNCHED = ("ddp", "ddp_spawn", "ddp_fork", *LAUNCHERS)
 
 Case = tuple[str, str, str, str, str]
 QUICK: tuple[Case, ...] = (("step", "train", "plain", "fork", "auto"),)
@@ -65,7 +75,8 @@ SLOW: tuple[Case, ...] = (
     ("worker hangs", "predict", "generator", "fork", "auto"),
     ("worker raises", "own", "plain", "spawn", "auto"),
     ("exit", "own", "persistent", "fork", "auto"),
-    ("parent killed", "own", "plain", "fork", "auto"),
+    ("parent killed", "own", "held", "fork", "auto"),
+    ("parent killed later", "own", "held", "forkserver", "auto"),
     ("step", "train", "plain", "fork", "ddp"),
     ("worker exits", "train", "combined", "fork", "ddp_fork"),
     ("small shared memory", "train", "plain", "fork", "ddp_spawn"),
@@ -84,18 +95,22 @@ def _cases() -> list[Case]:
         for way in WAYS
         for loop in ("train", "validate")
         for loader in LOADERS[:2]
-        for launcher in ("ddp", "ddp_spawn", "ddp_fork", *LAUNCHERS)
+        for launcher in LAUNCHED
     ]
-    wanted = {*one, *launched, *QUICK, *SLOW}
+    held = [
+        (way, "own", "held", context, launcher)
+        for way in ("parent killed", "parent killed later")
+        for context in CONTEXTS
+        for launcher in LAUNCHED
+    ]
+    wanted = {*one, *launched, *held, *QUICK, *SLOW}
     return sorted(case for case in wanted if _makes_sense(case))
 
 
 def _makes_sense(case: Case) -> bool:
-    way, loop, loader, context, strategy = case
+    way, loop, loader, _, strategy = case
     only = {"callback": ("train",), "stop": ("train",), "break": ("own",)}.get(way, (loop,))
-    if way == "parent killed" and (strategy != "auto" or context == "forkserver"):  # the parent is another process
-        return False
-    return loop in only and not (loader == "held" and strategy != "auto")  # which several processes cannot divide
+    return loop in only and not (loader == "held" and strategy != "auto" and loop != "own")  # they cannot divide it
 
 
 def _mark(case: Case) -> tuple[pytest.MarkDecorator, ...]:
@@ -109,7 +124,7 @@ CASES = [pytest.param(*case, marks=_mark(case)) for case in _cases()]
 def test_a_run_with_workers_is_left(
     way: str, loop: str, loader: str, context: str, launcher: str, tmp_path: Path
 ) -> None:
-    """By an error of the step, of a callback or of a worker, by a dead worker, a stop, an exit, an interrupt."""
+    """By an error of a step, a callback or a worker, by a dead worker or parent, a stop, an exit, an interrupt."""
     strategy = "ddp" if launcher in LAUNCHERS else launcher
     within = SMALL if way == "small shared memory" else ()
     if within and (os.geteuid() != 0 or subprocess.run([*SMALL, "true"], capture_output=True, check=False).returncode):
@@ -133,6 +148,57 @@ def test_a_run_with_workers_is_left(
     is_seen = bool(within) and not (loop == "own" and loader == "held")
     assert remedies[:1] == ([0] if is_seen else []) or launcher == "torchrun", said
     assert len(remedies) <= 1 or launcher != "auto"
+
+
+def test_workers_stay_when_the_thread_that_has_started_them_ends() -> None:
+    """They end with their process: Linux's own way to end a process with its parent looks at the parent's thread."""
+    begun: list[Iterator[int]] = []
+    numbers: Any = range(20)
+    loader: DataLoader[int] = DataLoader(numbers, None, num_workers=2, multiprocessing_context="fork")
+    thread = threading.Thread(target=lambda: begun.append(Workers().iterate(loader)))
+    thread.start()
+    thread.join()
+    assert list(begun[0]) == [*range(20)]
+
+
+FORKS_LATER = """
+import multiprocessing, os, signal, sys, time
+from torch.utils.data import DataLoader
+from core.data.workers import Workers
+
+if __name__ == "__main__":
+    batches = Workers().iterate(DataLoader(range(9), None, num_workers=2, multiprocessing_context=sys.argv[1]))
+    next(batches)
+    workers = multiprocessing.active_children()
+    if os.fork() == 0:
+        time.sleep(1000)
+    print(*[worker.pid for worker in workers], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux alone can tell")
+@pytest.mark.parametrize(
+    "context",
+    [
+        pytest.param("fork", marks=pytest.mark.exhaustive),
+        pytest.param("spawn", marks=pytest.mark.exhaustive),
+        pytest.param("forkserver", marks=pytest.mark.slow),
+    ],
+)
+def test_workers_end_where_a_fork_of_their_parent_stays(context: str, tmp_path: Path) -> None:
+    """It has the parent's end of the pipe by which they would see that the parent has ended."""
+    (tmp_path / "forks.py").write_text(FORKS_LATER)
+    process = start(tmp_path, "forks.py", context)
+    assert process.wait() == -signal.SIGKILL, (tmp_path / "error").read_text()
+    workers = {int(number) for number in (tmp_path / "output").read_text().split()}
+    deadline = time.monotonic() + GONE_SECONDS
+    while workers & {*processes_with(tmp_path)} and time.monotonic() < deadline:
+        time.sleep(0.02)
+    left = workers & {*processes_with(tmp_path)}
+    wait_until_gone(process, tmp_path, 0.0)
+    assert len(workers) == 2
+    assert not left
 
 
 def _codes(code: int, launcher: str) -> tuple[int, ...]:

@@ -1,10 +1,12 @@
-"""Leaves a run whose loaders have workers: ``leaves_at.py WAY LOOP LOADER CONTEXT STRATEGY``; see ``leaving.py``."""
+"""Leaves a run whose loaders have workers: ``leaves_at.py WAY LOOP LOADER CONTEXT STRATEGY``."""
 
+import multiprocessing
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +22,40 @@ BAD = 9 if STRATEGY == "auto" else 20
 """The item that a worker ends or hangs at, read ahead of the batch at which the run is left otherwise."""
 
 
-def kill_parent() -> None:
-    """In a worker that has not begun."""
-    if WAY == "parent killed":
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(1)
+KILLED_FIRST = WAY == "parent killed" and STRATEGY == "auto"
+"""Whether the worker does it before its first line; ranks are forked and unpickled too, and must not."""
+
+
+def kill(parent: int) -> None:
+    with suppress(ProcessLookupError):  # by the other worker
+        os.kill(parent, signal.SIGKILL)
+    time.sleep(1)
+
+
+def starter() -> int:
+    parent: Any = multiprocessing.parent_process()
+    return int(parent.pid)
+
+
+def after_fork() -> None:
+    if KILLED_FIRST:
+        kill(os.getppid())
+
+
+def begin_worker(worker_id: int) -> None:
+    """Before torch's first look at the parent."""
+    kill(starter())
 
 
 class Items(Dataset[torch.Tensor]):
     """Whose item `BAD` ends or holds the worker that reads it."""
 
     def __init__(self, is_bad: bool) -> None:
-        self.is_bad = is_bad
+        self.is_bad, self.starter = is_bad, os.getpid()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        kill_parent()
+        if KILLED_FIRST:
+            kill(state["starter"])
         self.__dict__.update(state)
 
     def __len__(self) -> int:
@@ -46,7 +67,9 @@ class Items(Dataset[torch.Tensor]):
                 raise ValueError("bad sample")
             if WAY == "worker exits":
                 os._exit(1)
-            if WAY == "worker hangs":
+            if WAY == "parent killed later":
+                kill(starter())
+            if WAY in ("worker hangs", "parent killed later"):
                 time.sleep(1000)
             if WAY in ("SIGKILL", "SIGSEGV"):
                 os.kill(os.getpid(), getattr(signal, WAY))
@@ -72,9 +95,13 @@ class Holds:
 
 def loader_of(loop: str) -> Any:
     kind = Generates if LOADER == "generator" else DataLoader
-    is_persistent = LOADER == "persistent"
     loader = kind(
-        Items(loop == LOOP), 2, num_workers=2, multiprocessing_context=CONTEXT, persistent_workers=is_persistent
+        Items(loop == LOOP),
+        2,
+        num_workers=2,
+        worker_init_fn=begin_worker if WAY == "parent killed" and not KILLED_FIRST else None,
+        multiprocessing_context=CONTEXT,
+        persistent_workers=LOADER == "persistent",
     )
     return Holds(loader) if LOADER == "held" else loader
 
@@ -125,7 +152,9 @@ class Fails(Callback):
 def own_loop() -> None:
     """A user's own, which does not end the run: neither does it leave a context, nor call ``end_training``."""
     runtime = Runtime(accelerator="cpu", strategy=STRATEGY, devices=1 if STRATEGY == "auto" else 2)
-    loader = runtime.prepare(loader_of("own"))
+    loader = loader_of("own")
+    is_whole = LOADER == "held" and STRATEGY != "auto"  # which ranks cannot divide
+    loader = runtime.prepare_data_loader(loader, sharded=True) if is_whole else runtime.prepare(loader)
     for number, _ in enumerate(loader):
         if WAY == "break" and number == 3:
             break
@@ -156,6 +185,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.register_at_fork(after_in_child=kill_parent)
+    os.register_at_fork(after_in_child=after_fork)
     (Path(os.environ["OUT"]) / f"began.{os.environ.get('RANK', 0)}").touch()
     own_loop() if LOOP == "own" else main()
