@@ -367,7 +367,7 @@ class _Pass:
         is_direct = (
             self._transfer is None
             and self._dispatch is None
-            and self._reading.knows_length
+            and self._length(self._reading) is not None  # else `is_last` reads ahead
             and self._reading.batch_seed(0) is None
             and isinstance(self._iterator, DataLoaderIterator)
         )
@@ -471,20 +471,18 @@ class _Pass:
         taken = self.taken
         if self.is_finished or not taken or self._is_last is not None:
             return self.is_finished or bool(taken and self._is_last)
-        if self._reading.knows_length:
-            try:
-                return taken >= self._reading.steps(self.start.offset)
-            except TypeError:
-                pass
-        return not self._read()
+        length = self._length(self._reading)
+        return not self._read() if length is None else taken >= length
 
     def num_left(self) -> int | None:
         """The number of batches after the newest; ``None`` where the length of the data is unknown."""
-        reading = self._reading if self._dispatch is None else self._dispatch
-        if not self._reading.knows_length:
-            return None
+        length = self._length(self._reading if self._dispatch is None else self._dispatch)
+        return None if length is None else max(length - self.taken, 0)
+
+    def _length(self, reading: Reading | Dispatch) -> int | None:
+        """How many batches ``reading`` has in this pass; ``None`` if that is not certain."""
         try:
-            return max(reading.steps(self.start.offset) - self.taken, 0)
+            return reading.steps(self.start.offset) if self._reading.knows_length else None
         except TypeError:
             return None
 

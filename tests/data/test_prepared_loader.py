@@ -117,6 +117,26 @@ def test_one_process_on_the_host_reads_as_plain_torch(kind: str) -> None:
     assert prepare_loader(loader, strategy(1, 0)) is loader
 
 
+class Holds:
+    """No DataLoader, and without a length, but has one that it is read by."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Any:
+        return iter(self.loader)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_no_batch_is_lost_where_only_reading_on_tells_which_is_the_last(num_workers: int) -> None:
+    """Also where the user's object hands out the iterator of a DataLoader, which is read without a step between."""
+    own = DataLoader(Numbers(9), 2, num_workers=num_workers)
+    loader = prepare_loader(Holds(own), strategy(1, 0))
+    read = [(flat([batch]), loader.end_of_dataloader) for batch in loader]
+    assert [batch for batch, _ in read] == [flat([batch]) for batch in own]
+    assert [is_last for _, is_last in read] == [False] * 4 + [True]
+
+
 @pytest.mark.parametrize("own", [[torch.ones(2)], DataLoader([torch.ones(2)], batch_size=None)])  # type: ignore[arg-type]
 def test_batches_are_moved_to_the_device(own: Any) -> None:
     """Of any iterable, with all tensors in their structure; the user's own stay where they are."""
