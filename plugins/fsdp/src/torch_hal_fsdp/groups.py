@@ -71,7 +71,12 @@ def _mesh_infos(module: nn.Module) -> Iterator[Any]:
 
 
 def _own_mesh_infos(part: FSDPModule) -> Iterator[Any]:
-    for group in part._get_fsdp_state()._fsdp_param_groups:
+    state: Any = part._get_fsdp_state()
+    if hasattr(state, "_fsdp_param_groups"):
+        groups = state._fsdp_param_groups
+    else:  # torch 2.11 has one for a module, or none
+        groups = [state._fsdp_param_group] if state._fsdp_param_group else []
+    for group in groups:
         for info in (group.mesh_info, group.post_forward_mesh_info):
             if info is not None:
                 yield info
