@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +133,8 @@ class EvaluationLoop:
             for number, (loader, num_batches) in enumerate(zip(self.loaders, limits, strict=True)):
                 self._run_batches(number, loader, num_batches, keeps, bool(writers))
             self.metrics.dataloader_idx = None
-            run.end_epoch_of(self.metrics, self.stage)
+            with nullcontext() if self.metrics.places else self._no_batch_here():
+                run.end_epoch_of(self.metrics, self.stage)
             run.metric_log.stage = None
             if finished is not None:
                 finished()
@@ -142,6 +143,20 @@ class EvaluationLoop:
         if not keeps_outputs:
             return [[] for _ in outputs]
         return [_in_order(self.strategy.gather_shards(of_loader)) for of_loader in outputs]
+
+    @contextmanager
+    def _no_batch_here(self) -> Iterator[None]:
+        """Say of an error in a hook of the epoch's end that this process had no batch, which others have had."""
+        try:
+            yield
+        except Exception as error:
+            rank = self.strategy.global_rank
+            error.add_note(
+                f"Process {rank} had no batch to {self.stage.name}: there are fewer than processes, and "
+                f"no sample is repeated. Let the hooks of the epoch's end allow for no {self.stage.step}, or take more "
+                "or smaller batches."
+            )
+            raise
 
     def _run_batches(
         self, number: int, loader: Any, num_batches: float, keeps_outputs: bool, keeps_indices: bool
