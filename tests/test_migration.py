@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from installing import import_packages_from_here
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
@@ -91,4 +92,5 @@ def test_the_right_hand_side_runs(
     """What the page shows runs without a warning; a decorator or a name with its first column in it, too."""
     monkeypatch.setenv("CORE_ACCELERATOR", "cpu")
     monkeypatch.setenv("CORE_DEVICES", "1")
+    import_packages_from_here(monkeypatch)
     exec(compile(f"{BEFORE.get(name, '')}\n{code}", name, "exec"), namespace)

@@ -67,6 +67,23 @@ def test_what_is_not_accelerates_is_not_found(tmp_path: Path, capsys: pytest.Cap
     assert examined(tmp_path, capsys, "def run(accelerator):\n    accelerator.prepare(1)\n") == {}
 
 
+def test_a_module_is_no_accelerator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``torch.accelerator`` is torch's; ``self.accelerator`` and ``trainer.accelerator`` may be one."""
+    script = """\
+import torch
+import torch.nn as nn
+from accelerate import Accelerator
+device = torch.accelerator.current_accelerator().type
+nn.accelerator.no_such
+trainer.accelerator.backward(loss)
+class Program:
+    def run(self): self.accelerator.no_such
+"""
+    found = examined(tmp_path, capsys, script)
+    assert {use for use in found if use.startswith("accelerator.")} == {"accelerator.backward", "accelerator.no_such"}
+    assert found["accelerator.no_such"] == ("missing", [8])
+
+
 def test_the_report_says_what_the_script_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The library, its page, what to import, and the remedy."""
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -150,6 +150,24 @@ def test_the_scripts_own_names_are_not_lightnings(tmp_path: Path, capsys: pytest
     assert examined(tmp_path, capsys, nothing) == {}
 
 
+def test_a_name_that_the_script_defines_is_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lightning has it, torch-hal neither has nor calls it, and a class of the script does; a hook is still missing."""
+    script = (
+        "from lightning.pytorch import LightningDataModule, LightningModule\n"
+        "class Data(LightningDataModule):\n"
+        "    name = 'digits'\n"
+        "    def folder(self): return self.name\n"
+        "class Net(LightningModule):\n"
+        "    def configure_sharded_model(self): pass\n"
+    )
+    found = examined(tmp_path, capsys, script)
+    assert {use for use, (state, _) in found.items() if state == "missing"} == {
+        "LightningModule.configure_sharded_model"
+    }
+    found = examined(tmp_path, capsys, script.replace("    name = 'digits'\n", ""))
+    assert found["LightningDataModule.name"] == ("missing", [3])
+
+
 def test_arguments_of_a_callbacks_own_method_are_no_trainer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only a hook is called with the trainer and the module; other arguments are what they are said to be."""
     script = (
@@ -170,11 +188,11 @@ def test_arguments_of_a_callbacks_own_method_are_no_trainer(tmp_path: Path, caps
 def test_classes_in_another_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A base class of the script's own may be in another of the given files; a directory stands for its files."""
     (tmp_path / "a.py").write_text("import lightning.pytorch as pl\nclass Base(pl.LightningModule): pass\n")
-    (tmp_path / "b.py").write_text("from a import Base\nclass Net(Base):\n    def to_tensorrt(self): pass\n")
+    (tmp_path / "b.py").write_text("from a import Base\nclass Net(Base):\n    def configure_apex(self): pass\n")
     code, data = report(capsys, tmp_path)
     assert [[found["use"] for found in file["findings"]] for file in data["files"]] == [
         ["LightningModule"],
-        ["LightningModule.to_tensorrt"],
+        ["LightningModule.configure_apex"],
     ]
     assert (code, data["missing"]) == (1, 1)
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch_hal_migrate
 from declared import PREFIX
+from installing import import_packages_from_here
 from torch import nn
 from torch_hal_migrate.report import ACCELERATE, LIGHTNING, Library
 from torch_hal_migrate.tables import HERE, MISSING, Row, Section
@@ -58,8 +59,9 @@ def exists(path: str) -> bool:
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.title)
-def test_a_name_is_here_or_has_a_remedy(section: Section) -> None:
+def test_a_name_is_here_or_has_a_remedy(section: Section, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row that is not missing exists here; each missing one does not, and says what to use instead."""
+    import_packages_from_here(monkeypatch)
     names = names_here(section.name)
     for row in section.rows.values():
         if not row.shown:

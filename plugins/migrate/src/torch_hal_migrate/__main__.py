@@ -10,6 +10,7 @@ from pathlib import Path
 from torch_hal.commands.verb_parser import VerbParser
 from torch_hal.errors import ConfigurationError
 
+from .configs import SUFFIXES
 from .report import as_json, as_text, examine
 
 __all__ = ["main"]
@@ -24,11 +25,12 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m torch
     """
     parser = VerbParser(
         program,
-        description="Read scripts written for Lightning or Accelerate, and list what works when the import is changed, "
-        "what works differently, and what is missing. The scripts are not run.",
+        description="Read scripts written for Lightning or Accelerate, and configurations of Hydra and LightningCLI, "
+        "and list what works when the import is changed, what works differently, and what is missing. The scripts are "
+        "not run.",
         epilog=f"example: {program} train.py\n\nThe exit code is 1 if something is missing.",
     )
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a script, or a directory with scripts")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a script, a YAML file, or a directory with them")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.read(arguments)
     try:
@@ -42,10 +44,11 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m torch
 
 
 def _scripts(paths: Sequence[str]) -> list[Path]:
-    """The files, and the Python files in directories."""
+    """The files, and the Python and YAML files in directories."""
     found: list[Path] = []
     for path in map(Path, paths):
-        found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        inside = path.is_dir()
+        found += sorted(file for file in path.rglob("*") if file.suffix in (".py", *SUFFIXES)) if inside else [path]
     return list(dict.fromkeys(found))
 
 

@@ -23,13 +23,14 @@ def uses(tree: ast.AST) -> list[Use]:
     if not imports.paths:
         return []
     objects = {USUAL_NAME, *_objects(tree, imports)}
+    modules = {(alias.asname or alias.name).partition(".")[0] for alias in _imported(tree)}
     found = list(imports.uses)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             path = imports.path(node)
             if path and path.rpartition(".")[2] not in MODULES:
                 found.append(Use("names", path.rpartition(".")[2], node.lineno))
-            elif not path and _last_of(node.value) in objects:
+            elif not path and _last_of(node.value) in objects and _first_of(node.value) not in modules:
                 found.append(Use("members", node.attr, node.lineno))
         elif isinstance(node, ast.Call) and imports.name(node.func) == "Accelerator":
             found += [Use("constructor", each.arg, each.value.lineno) for each in node.keywords if each.arg is not None]
@@ -37,6 +38,13 @@ def uses(tree: ast.AST) -> list[Use]:
     if any(use.name == "load_state" for use in found):
         found += _skipped(tree)
     return sorted(dict.fromkeys(found), key=lambda use: (use.line, use.section, use.name))
+
+
+def _imported(tree: ast.AST) -> Iterator[ast.alias]:
+    """What ``import`` binds: ``torch``, so ``torch.accelerator`` is a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from node.names
 
 
 def _objects(tree: ast.AST, imports: Imports) -> Iterator[str]:
@@ -82,3 +90,10 @@ def _skipped(tree: ast.AST) -> Iterator[Use]:
 def _last_of(node: ast.AST) -> str:
     """``b`` of ``b`` and of ``a.b``."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _first_of(node: ast.AST) -> str:
+    """``a`` of ``a`` and of ``a.b.c``."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from torch_hal.errors import ConfigurationError
 from torch_hal.hints.remedies import import_line
 
+from . import configs
 from .accelerate import uses as uses_of_accelerate
-from .scripts import Use, class_kinds, uses
+from .scripts import Use, class_kinds, names_of_scripts, uses
 from .tables import DIFFERS, HERE, MISSING, Row, Section, read_tables
 
 __all__ = ["ACCELERATE", "LIGHTNING", "Finding", "Library", "as_json", "as_text", "examine"]
@@ -77,21 +78,30 @@ class Finding(NamedTuple):
 
 
 def examine(files: Iterable[Path]) -> dict[Path, list[Finding]]:
-    """Read scripts; the findings of each are ordered by line.
+    """Read scripts and configurations; the findings of each are ordered by line.
+
+    Configurations without any are left out: a directory has others.
 
     Raises:
-        ConfigurationError: A file cannot be read, or is not Python.
+        ConfigurationError: A file cannot be read, or is neither Python nor YAML.
     """
     lightning, accelerate = LIGHTNING.read(), ACCELERATE.read()
-    trees = {file: _parsed(file) for file in files}
+    files = list(files)
+    trees = {file: _parsed(file) for file in files if file.suffix not in configs.SUFFIXES}
     kinds = class_kinds(trees.values(), lightning["callbacks"].rows)
-    members = {name: {*section.rows, *section.instead} for name, section in lightning.items()}
+    own = names_of_scripts(trees.values(), kinds)
+    members = {name: {*section.rows, *section.instead} - (section.unread & own) for name, section in lightning.items()}
+    used = {file: (uses(tree, kinds, members), uses_of_accelerate(tree)) for file, tree in trees.items()}
+    by_cli = any(use.name == "LightningCLI" for found, _ in used.values() for use in found)
+    for file in files:
+        if file not in trees and any(found := configs.uses(file, by_cli)):
+            used[file] = found
     return {
         file: [
-            *_findings(uses(tree, kinds, members), lightning, LIGHTNING),
-            *_findings(uses_of_accelerate(tree), accelerate, ACCELERATE),
+            *_findings(of_lightning, lightning, LIGHTNING, file not in trees),
+            *_findings(of_accelerate, accelerate, ACCELERATE, file not in trees),
         ]
-        for file, tree in trees.items()
+        for file, (of_lightning, of_accelerate) in used.items()
     }
 
 
@@ -105,7 +115,7 @@ def _parsed(file: Path) -> ast.AST:
         raise ConfigurationError(f"{file}{f':{line}' if line else ''}: is not Python: {error}.") from error
 
 
-def _findings(found: Iterable[Use], tables: Mapping[str, Section], library: Library) -> list[Finding]:
+def _findings(found: Iterable[Use], tables: Mapping[str, Section], library: Library, in_config: bool) -> list[Finding]:
     lines: dict[tuple[str, str, str], list[int]] = {}
     for use in found:
         lines.setdefault((use.section, use.name, use.call), []).append(use.line)
@@ -119,7 +129,7 @@ def _findings(found: Iterable[Use], tables: Mapping[str, Section], library: Libr
             unknown = f"{library.name} {library.version} has no such name in {where.peer!r}."
         row = where.find(name, unknown)
         lines_of = tuple(dict.fromkeys(numbers))
-        written = _written(where, row)
+        written = _written(where, row, in_config)
         findings.append(Finding(lines_of, _shown(where, name, call), row.state, written, row.note, library.name))
     return findings
 
@@ -133,12 +143,12 @@ def _shown(section: Section, name: str, call: str) -> str:
     return f"{before}{name}=)" if arguments else f"{before}{name}"
 
 
-def _written(section: Section, row: Row) -> str:
-    """What to write: the import, or another name."""
+def _written(section: Section, row: Row, in_config: bool) -> str:
+    """What to write: the import, the path in a configuration, or another name."""
     if row.state == MISSING:
         return ""
     if section.name in IMPORTED:
-        return import_line(row.here, row.name)
+        return row.here if in_config else import_line(row.here, row.name)
     return "" if row.here == row.name or row.example else row.here
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-__all__ = ["Imports", "Use", "class_kinds", "uses"]
+__all__ = ["Imports", "Use", "class_kinds", "names_of_scripts", "uses"]
 
 ROOTS = ("lightning", "pytorch_lightning", "lightning_fabric")
 RANK_ZERO = "lightning_utilities.core.rank_zero"
@@ -24,6 +24,7 @@ MODULES = frozenset(
         "environments",
         "exceptions",
         "fabric",
+        "fsdp",
         "io",
         "loggers",
         "lr_monitor",
@@ -31,6 +32,7 @@ MODULES = frozenset(
         "model_checkpoint",
         "module",
         "model_summary",
+        "optimizer",
         "plugins",
         "precision",
         "profilers",
@@ -138,6 +140,18 @@ def class_kinds(trees: Iterable[ast.AST], callbacks: Iterable[str]) -> dict[str,
         if not found:
             return kinds
         kinds |= found
+
+
+def names_of_scripts(trees: Iterable[ast.AST], kinds: Collection[str]) -> set[str]:
+    """What the classes of :func:`class_kinds` define in their bodies."""
+    return {
+        name
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name in kinds
+        for statement in node.body
+        for name, _ in _defined(statement)
+    }
 
 
 def uses(tree: ast.AST, kinds: Mapping[str, str], members: Mapping[str, Iterable[str]]) -> list[Use]:

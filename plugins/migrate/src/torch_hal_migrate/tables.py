@@ -43,6 +43,11 @@ class Section(NamedTuple):
     intro: str = ""
     """The text above its table on the page."""
 
+    @property
+    def unread(self) -> set[str]:
+        """Missing names of which torch-hal says nothing: a class of the script may have them for itself."""
+        return {name for name, row in self.rows.items() if row.state == MISSING and name not in self.instead}
+
     def find(self, name: str, unknown: str) -> Row:
         """The row of ``name``; ``unknown`` is the note of one that is in no table."""
         return self.rows.get(name) or Row(name, MISSING, "", self.instead.get(name, unknown))
