@@ -10,6 +10,13 @@ from __future__ import annotations
 import os
 import sys
 
+if not os.path.isfile(__file__):
+    raise ImportError(
+        f"torch-hal was imported from {__file__}, which is not a file. torch-hal reads its own files and runs some of "
+        "them as scripts, so it does not work in a zip archive, or in a frozen program without its source files. "
+        "Install it in a folder, as pip does."
+    )
+
 if __name__ != "torch_hal":
     from torch_hal.utilities.second_name import share
 
@@ -49,6 +56,7 @@ if TYPE_CHECKING:
     from .runtime.batch_size import find_executable_batch_size
     from .runtime.free_functions import (
         DistributedType,
+        broadcast,
         broadcast_object_list,
         gather,
         gather_object,
@@ -57,7 +65,7 @@ if TYPE_CHECKING:
     )
     from .runtime.local_sgd import LocalSGD
     from .runtime.notebook import notebook_launcher
-    from .runtime.partial_state import AcceleratorState, PartialState
+    from .runtime.partial_state import AcceleratorState, PartialState, is_initialized
     from .runtime.prepare.modules import is_peft_model
     from .runtime.profiling import ProfileKwargs
     from .strategies import Strategy
@@ -98,6 +106,7 @@ __all__ = [
     "Trainer",
     "Tuner",
     "__version__",
+    "broadcast",
     "broadcast_object_list",
     "find_batch_size",
     "find_executable_batch_size",
@@ -105,6 +114,7 @@ __all__ = [
     "gather",
     "gather_object",
     "get_logger",
+    "is_initialized",
     "is_peft_model",
     "notebook_launcher",
     "rank_zero_only",
@@ -123,10 +133,18 @@ _HOMES = {
     "Callback": "torch_hal.callbacks",
     "CoreError": "torch_hal.errors",
     **dict.fromkeys(
-        ("DistributedType", "broadcast_object_list", "gather", "gather_object", "synchronize_rng_states", "tqdm"),
+        (
+            "DistributedType",
+            "broadcast",
+            "broadcast_object_list",
+            "gather",
+            "gather_object",
+            "synchronize_rng_states",
+            "tqdm",
+        ),
         "torch_hal.runtime.free_functions",
     ),
-    **dict.fromkeys(("AcceleratorState", "PartialState"), "torch_hal.runtime.partial_state"),
+    **dict.fromkeys(("AcceleratorState", "PartialState", "is_initialized"), "torch_hal.runtime.partial_state"),
     **dict.fromkeys(
         ("AutocastKwargs", "DDPCommunicationHookType", "DistributedDataParallelKwargs", "InitProcessGroupKwargs"),
         "torch_hal.runtime.accelerate_handlers",

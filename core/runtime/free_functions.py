@@ -18,6 +18,7 @@ from .settings import read_rng_types
 
 __all__ = [
     "DistributedType",
+    "broadcast",
     "broadcast_object_list",
     "gather",
     "gather_object",
@@ -60,6 +61,15 @@ def gather_object(object: Any) -> list[Any]:  # noqa: A002  Accelerate's name
     """
     gathered: list[Any] = _last_run("gather_object").gather_object(object)
     return gathered
+
+
+def broadcast(tensor: Any, from_process: int = 0) -> Any:
+    """:meth:`core.Runtime.broadcast` of the last Runtime.
+
+    Raises:
+        ConfigurationError: There is no Runtime.
+    """
+    return _last_run("broadcast").broadcast(tensor, from_process)
 
 
 def broadcast_object_list(object_list: list[T], from_process: int = 0) -> list[T]:

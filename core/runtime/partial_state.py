@@ -22,7 +22,7 @@ from .properties import RunFacts
 from .runtime import Runtime
 from .with_guard import used_by_with
 
-__all__ = ["AcceleratorState", "PartialState"]
+__all__ = ["AcceleratorState", "PartialState", "is_initialized"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,6 +122,12 @@ class PartialState(RunFacts):
             if run is not None:
                 run.wait_for_everyone()
 
+    def destroy_process_group(self) -> None:
+        """Tear the last Runtime down, so that its processes leave each other; nothing happens without one."""
+        run = last_run()
+        if run is not None:
+            run.teardown()
+
     @used_by_with("PartialState().main_process_first()")
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
@@ -194,6 +200,11 @@ class PartialState(RunFacts):
 
 AcceleratorState = PartialState
 """The same, under Accelerate's name for what also has settings."""
+
+
+def is_initialized() -> bool:
+    """Whether there is a Runtime in this process, so that :class:`AcceleratorState` has settings."""
+    return last_run() is not None
 
 
 def _setting_of_run(name: str, value: Any) -> Any:

@@ -29,7 +29,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     def find(name: str) -> Any:
         if name not in homes:
             shown = written(package)
-            remedy = _remedy(name, package) if name[:1].isupper() else ""
+            remedy = "" if name.startswith("__") or _is_module(name, package) else _remedy(name, package)
             asking = (sys._getframe(1), sys._getframe(1).f_back)  # __getattr__ of the package may be in between
             if remedy and any(frame and frame.f_code.co_name == "_handle_fromlist" for frame in asking):
                 raise ImportError(f"{shown} has no {name!r}. {remedy}")  # an AttributeError would be replaced
@@ -46,19 +46,33 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     return find, names
 
 
+def _is_module(name: str, package: str) -> bool:
+    """Whether a package has a module ``name``: ``from core import plan`` asks for an attribute, before it imports."""
+    import os
+
+    places = [os.path.join(folder, name) for folder in sys.modules[package].__path__]
+    return any(os.path.exists(place) or os.path.exists(f"{place}.py") for place in places)
+
+
 def _remedy(name: str, package: str) -> str:
-    """What to do about a class that a package lacks: see ``remedies.toml``, import it from its home, or the nearest."""
+    """What to do about a name that a package lacks: see ``remedies.toml``, import it from its home, or the nearest."""
     import difflib
     import importlib
 
     from ..hints.remedies import import_line, remedies
+    from ..hints.remedies import package as providing
 
     if said := remedies("imports").get(name):
         return said
+    if not name[:1].isupper() and name not in remedies("elsewhere"):
+        return ""  # Python itself names the nearest
     homes = ("torch_hal", *(f"torch_hal.{one}" for one in _HOMES))
     home = next((one for one in homes if one != package and name in importlib.import_module(one).__all__), "")
     path = remedies("elsewhere").get(name) or (f"{home}.{name}" if home else "")
     if path:
+        folder = path.partition(".")[0]
+        if folder.startswith("torch_hal_"):
+            return f"Run: pip install {providing(folder.replace('_', '-'))}. Write: {import_line(path, name)}"
         own = f"torch_hal.{path.removeprefix('core.')}" if path.startswith("core.") else path
         return f"Write: {import_line(written(own), name)}"
     near = difflib.get_close_matches(name, sys.modules[package].__all__, 1)

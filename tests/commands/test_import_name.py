@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,21 @@ def test_both_names_are_the_same_objects(tmp_path: Path) -> None:
     """Every module and class is one object under both names; no module is executed twice."""
     done = run(SAME, tmp_path, options=("-W", "error"))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["torch_hal", "core"])
+def test_a_zip_archive(name: str, tmp_path: Path) -> None:
+    """Python can import from an archive, where none of this package's other files can be read or started."""
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for file in ROOT.glob("core/**/*.py"):
+            for package in ("core", "torch_hal"):
+                archive.write(file, package / file.relative_to(ROOT / "core"))
+    command = [sys.executable, "-S", "-c", f"import {name}"]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path / "all.zip")}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"ImportError: torch-hal was imported from {tmp_path / 'all.zip'}{os.sep}"), done.stderr
+    assert last.endswith("Install it in a folder, as pip does.")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,15 @@ import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+PACKAGES = Path(__file__).parents[2] / "plugins"
+
+
+def import_packages_from_here(patch: Any) -> None:
+    """Let this repository's packages be imported without being installed, for the time of a test's ``monkeypatch``."""
+    for folder in PACKAGES.glob("*/src"):
+        patch.syspath_prepend(folder)
 
 
 def files_of(

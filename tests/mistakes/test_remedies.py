@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import inspect
 import operator
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from installing import import_packages_from_here
 
 import core
 from core import callbacks, profilers, strategies
@@ -77,11 +80,21 @@ def test_what_is_elsewhere_can_be_imported(name: str, monkeypatch: pytest.Monkey
     with pytest.raises(AttributeError, match="Write: from ") as caught:
         find(name)
     line = str(caught.value).partition("Write: ")[2].rstrip(".")
+    import_packages_from_here(monkeypatch)
     if "core.cli" in line:
         pytest.importorskip("jsonargparse")
     found: dict[str, Any] = {}
     exec(line, found)
     assert name in found
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES["imports"] if not name.startswith("_")])
+def test_an_import_says_what_to_do(name: str) -> None:
+    """``from core import NAME`` does, also for a function; a module of core is still imported."""
+    with pytest.raises(ImportError, match=re.escape(f"core has no {name!r}. ")) as caught:
+        exec(f"from core import {name}", {})
+    assert str(caught.value).endswith(module.remedies("imports")[name])
+    assert not importlib.util.find_spec(f"core.{name}")
 
 
 @pytest.mark.parametrize(("verb", "instead"), TABLES["verbs"].items())

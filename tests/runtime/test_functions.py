@@ -18,6 +18,7 @@ from core import (
     DistributedType,
     LocalSGD,
     Runtime,
+    broadcast,
     broadcast_object_list,
     find_executable_batch_size,
     gather,
@@ -146,6 +147,7 @@ def test_functions_of_the_last_runtime() -> None:
     runtime = Runtime(accelerator="cpu", devices=1)
     assert gather_object(["a"]) == ["a"]
     assert broadcast_object_list([1, "b"]) == [1, "b"]
+    assert broadcast({"a": torch.tensor(3)})["a"].item() == 3
     assert gather(torch.tensor(1)).tolist() == [1]
     assert runtime.distributed_type == DistributedType.NO
     assert runtime.distributed_type != DistributedType.MULTI_CPU

@@ -133,6 +133,8 @@ def test_partial_state_of_one_process(tmp_path: Path) -> None:
     """Without a launcher it is the only process, which has no one to wait for; settings are a Runtime's."""
     (said,), printed = partial_state(tmp_path, devices=1, torchrun=False)
     assert said["before"] == said["made"] == said["after"] == [0, 1, 0, True, True, "NO", "cpu"]
+    assert said["ended"] == said["after"]
+    assert said["initialized"] == [False, True, False, False]
     assert said["shown"] == "<PartialState: process 0 of 1, on cpu>"
     assert said["part"] == said["part of the run"] == [0, 1, 2]
     assert said["settings"] == ["bf16", None]
@@ -148,7 +150,9 @@ def test_partial_state_under_a_launcher(tmp_path: Path) -> None:
     said, printed = partial_state(tmp_path, devices=3, torchrun=True)
     for rank, one in enumerate(said):
         assert one["before"] == one["made"] == [rank, 3, rank, rank == 0, rank == 2, "MULTI_CPU", "cpu"]
-        assert one["after"] == one["before"]
+        assert one["ended"] == one["after"] == one["before"]
+        assert one["initialized"] == [False, True, False, False]
+        assert one["broadcast"] == 2
         assert one["part"] == one["part of the run"] == [rank]
         assert one["sum"] == 3
         assert one["first"] >= (0 if rank == 0 else said[0]["first left"])
@@ -166,6 +170,7 @@ def test_partial_state_of_processes_that_a_strategy_starts(tmp_path: Path) -> No
     assert "process 0 had none either" in said[1]["part"]
     for rank, one in enumerate(said):
         assert one["made"][:2] == one["after"][:2] == [rank, 2]
+        assert one["initialized"] == [False, True, False, False]
         assert (one["sum"], one["part of the run"]) == (2, [[0, 1], [2]][rank])
 
 

@@ -7,7 +7,7 @@ import json
 import pickle
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from core import Callback, DataModule, Module, Trainer, seed_everything
 from core.callbacks import LambdaCallback, TQDMProgressBar
 from core.errors import CheckpointError, ConfigurationError, UnknownNameError, WrongTypeError
 from core.loggers import CSVLogger
+from core.trainer import STEP_OUTPUT
 
 from .regression import Regression, assert_same, dataset, loader, quiet
 
@@ -46,6 +47,24 @@ def test_objects_of_lightnings_classes(run: Any, ours: str) -> None:
     """The error names the import to write and the command that lists what else differs."""
     with pytest.raises(WrongTypeError, match=rf"'from core import {ours}', and run 'torch-hal migrate FILE'"):
         run()
+
+
+class Annotated(Regression):
+    """With the type of Lightning's scripts; a subclass returns each of its kinds."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> STEP_OUTPUT:
+        loss = super().training_step(batch, batch_idx)
+        return (loss, {"loss": loss}, None)[batch_idx % 3]
+
+
+def test_the_type_of_a_steps_output() -> None:
+    """``STEP_OUTPUT`` is a tensor, a mapping or ``None``, and a hook gets what the step returned."""
+    seen: list[STEP_OUTPUT] = []
+    watch = LambdaCallback(on_train_batch_end=lambda trainer, net, outputs, batch, index: seen.append(outputs))
+    quiet(max_epochs=1, limit_train_batches=3, callbacks=[watch]).fit(Annotated(), loader())
+    kinds = tuple(get_origin(kind) or kind for kind in get_args(STEP_OUTPUT))
+    assert [isinstance(output, kinds) for output in (*seen, 1)] == [True, True, True, False]
+    assert [type(output) for output in seen] == [torch.Tensor, dict, type(None)]
 
 
 class Sized(DataModule):

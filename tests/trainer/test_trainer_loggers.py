@@ -278,7 +278,7 @@ def test_a_version_that_is_given_stays(tmp_path: Path) -> None:
     assert rows(tmp_path / "core_logs/other")[0]["step"] == "5"
 
 
-@pytest.mark.filterwarnings("ignore:.*jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*jit.trace")
 def test_log_graph_needs_an_example(tmp_path: Path) -> None:
     """The error says where to set it; with it, TensorBoard has the graph."""
     logger = TensorBoardLogger(tmp_path, log_graph=True)

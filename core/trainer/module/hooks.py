@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,10 @@ from ...profilers.base import Profiler
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
-__all__ = ["BoundHooks", "Hooks", "ModuleHooks", "overridden"]
+__all__ = ["STEP_OUTPUT", "BoundHooks", "Hooks", "ModuleHooks", "overridden"]
+
+STEP_OUTPUT = Tensor | Mapping[str, Any] | None
+"""What ``training_step`` returns: the type of ``outputs`` in the hooks after a step, for annotations of scripts."""
 
 
 class ModuleHooks:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from core import AcceleratorState, PartialState, Runtime
+from core import AcceleratorState, PartialState, Runtime, broadcast, is_initialized
 from core.errors import ConfigurationError
 
 OUT = Path(os.environ["OUT"])
@@ -49,6 +49,7 @@ def main() -> None:
     except ConfigurationError as error:
         said["part"] = str(error)
 
+    said["initialized"] = [is_initialized()]
     runtime = Runtime(accelerator="cpu", devices=int(sys.argv[1]), mixed_precision="bf16")
     said["made"] = facts(state)
     state.wait_for_everyone()
@@ -56,9 +57,16 @@ def main() -> None:
         said["part of the run"] = part
     said["settings"] = [AcceleratorState().mixed_precision, state.deepspeed_plugin]
     said["sum"] = runtime.reduce(torch.ones(1)).item()
+    said["broadcast"] = broadcast(torch.tensor(runtime.process_index), from_process=runtime.num_processes - 1).item()
+    said["initialized"].append(is_initialized())
     runtime.end_training()
     said["after"] = facts(state)
-    (OUT / f"rank{runtime.process_index}.json").write_text(json.dumps(said))
+    rank = runtime.process_index
+    state.destroy_process_group()
+    said["initialized"] += [is_initialized(), torch.distributed.is_initialized()]
+    said["ended"] = facts(state)
+    state.destroy_process_group()
+    (OUT / f"rank{rank}.json").write_text(json.dumps(said))
 
 
 if __name__ == "__main__":
