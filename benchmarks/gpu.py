@@ -30,6 +30,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "benchmarks"
 PARTS = ("tests", "kit", "training", "overlap")
+HIDING = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES"}
+"""By accelerator: the variable which, if it is empty, hides all devices."""
 MODES = ("fp32", "bf16-mixed", "compiled")
 PACKAGES = ("torch", "torch-hal", "torch-hal-cuda", "accelerate", "lightning", "triton", "numpy")
 
@@ -90,6 +92,7 @@ def kit(run: Run) -> dict[str, Any]:
         report = Path(folder, "kit.json")
         arguments: list[str] = ["--backend", f"accelerator:{run.accelerator}", "--report", str(report)]
         arguments += ["--tiers", "T0"] if run.dry else []
+        arguments += [f"--hide-devices={HIDING[run.accelerator]}="] if run.accelerator in HIDING else []
         code, out, err = run.command(0.35, "-m", "core.conformance", *arguments, cwd=Path(folder))
         found: dict[str, Any] = {"exit_code": code}
         if report.exists():

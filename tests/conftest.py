@@ -33,6 +33,7 @@ if "TESTS_CACHE_OF_HAL" not in os.environ:  # one for all processes of the tests
     os.environ["TESTS_CACHE_OF_HAL"] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="torch-hal-cache-")
     atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # these tests are about the CPU and simulated devices
 for variable in settings_and_ranks():
     del os.environ[variable]
 os.environ.pop("PYTHONUNBUFFERED", None)  # with it, print writes in pieces, and those of several processes mix

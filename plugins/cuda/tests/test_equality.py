@@ -193,7 +193,7 @@ import sys
 import torch
 from tests.test_equality import CASES, Net, loader, trainer
 assert not torch.cuda.is_available()
-assert torch.load(sys.argv[1], weights_only=True)["epoch"] == 2
+assert torch.load(sys.argv[1], map_location="cpu", weights_only=True)["epoch"] == 2
 assert next(Net.load_from_checkpoint(sys.argv[1]).parameters()).device.type == "cpu"
 module = Net(CASES["all"])
 trainer("cpu", CASES["all"], max_epochs=3).fit(module, loader(), ckpt_path=sys.argv[1])
@@ -230,15 +230,15 @@ def test_out_of_memory() -> None:
 
 @on_gpu
 def test_a_batch_size_that_fits() -> None:
-    """A function is called with half the batch size after each error of this kind."""
+    """A function is called with nine tenths of the batch size after each error of this kind."""
     _, total = torch.cuda.mem_get_info()
 
     @find_executable_batch_size(starting_batch_size=4096)
     def train(batch_size: int) -> int:
-        torch.empty(total * batch_size // 2000, dtype=torch.uint8, device="cuda")
+        torch.empty(total * batch_size // 1900, dtype=torch.uint8, device="cuda")
         return batch_size
 
-    assert train() == 1024
+    assert train() == 1761  # the next larger of the series is 1957
 
 
 @on_gpu
