@@ -20,8 +20,9 @@ needs_compiler = pytest.mark.skipif(_COMPILER is None, reason="the simulation is
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
+    """Skip what needs a GPU where there is none; README's script runs first, as it takes a free GPU."""
     if detect.count() > 0:
+        items.sort(key=lambda item: item.path.stem != "test_readme")
         return
     for item in items:
         if item.get_closest_marker("cuda"):
