@@ -387,7 +387,7 @@ def test_the_trainer_is_typed_and_keeps_its_privates() -> None:
                 is_trainer = (node.module or "").rpartition(".")[2] == "trainer" and id(node) not in only_types
                 faults |= {f"{place}: import"} if is_trainer else set()
     # A Strategy does not know the Trainer.
-    unknown = {f"strategies/{file}.py: trainer: Any" for file in ("base", "trainer_facts")}
+    unknown = {f"strategies/{file}.py: trainer: Any" for file in ("base", "inputs")}
     assert faults == {*unknown, "trainer/__init__.py: import"}
 
 

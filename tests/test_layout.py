@@ -21,9 +21,6 @@ SHORT = {
     "new_plugin.py": "python -m core.new_plugin",
     "plan/construction.py": "three files of the Plan use it",
     "run/parent_death.py": "a separate script, which imports next to nothing",
-    "strategies/group/threads.py": "all runs of a process share it",
-    "strategies/process_plan.py": "the Plan makes it and a Strategy takes it",
-    "strategies/wrapping/module_wrapper.py": "a public base class, also for plugins",
 }
 """Files of fewer than 40 lines, and why each is one."""
 

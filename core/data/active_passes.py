@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .sharding import Real
+from .shards import Real
 from .workers import Workers
 
 __all__ = ["ActivePass", "ActivePasses"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import ConfigurationError
 from ..utilities.nested import map_tensors
-from .sharding import Real
+from .shards import Real
 
 __all__ = ["batch_size_of", "concatenate", "drop_padding", "slice_batch"]
 

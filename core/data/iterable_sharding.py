@@ -14,7 +14,7 @@ from ..random import get_host_rng_state, set_host_rng_state
 from .rank_comparison import FACTS, facts_of_items
 from .seeds import mix, seeded
 from .shard_share import Share
-from .sharding import Real
+from .shards import Real
 
 __all__ = ["MarkedCollate", "ShardedStream", "stream_steps"]
 

@@ -22,7 +22,7 @@ from .rank_comparison import Comparison
 from .reading import MapReading, Reading, Start
 from .seeds import PassSeeds, seeded
 from .shard_share import Share
-from .sharding import Real
+from .shards import Real
 from .transfer import Transfer
 from .worker_duplicates import watched
 from .workers import note_full_memory

@@ -21,7 +21,7 @@ from .reading import MapReading, StreamReading, make_reading
 from .seeds import PassSeeds, draw_seed
 from .settings import DataSettings
 from .shard_share import Share
-from .sharding import index_source
+from .shards import index_source
 from .transfer import Transfer
 
 __all__ = ["prepare_loader"]

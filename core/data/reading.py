@@ -30,7 +30,7 @@ from .loader_structure import keeps_epoch_from_workers
 from .rank_comparison import facts_of_indices
 from .seeds import PassSeeds, draw_seed, mix, replayed, seeded
 from .shard_share import Share
-from .sharding import Real, ShardedSampler, check_split, index_source
+from .shards import Real, ShardedSampler, check_split, index_source
 from .workers import Workers
 
 __all__ = ["MapReading", "Reading", "Start", "StreamReading", "clone_loader", "in_order", "make_reading"]

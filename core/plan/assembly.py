@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import ConfigurationError
 from ..hints.remedies import remedies
 from ..strategies.base import Strategy
-from ..strategies.process_plan import ProcessPlan
+from ..strategies.inputs import ProcessPlan
 from .model import Plan
 
 __all__ = ["assemble"]

@@ -26,9 +26,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from ..environments.local import GLOO_INTERFACE, loopback_interface
 from ..errors import LaunchError
 from ..strategies.launchers.base import advice_on, describe_exit
-from ..strategies.launchers.parent_watch import LIFELINE
-from ..strategies.store.network_interfaces import interface_towards, is_loopback, named_address
-from ..strategies.store.run_store import connect_store
+from ..strategies.launchers.interrupts import LIFELINE
+from ..strategies.store.run_store import connect_store, interface_towards, is_loopback, named_address
 from . import parent_death
 from .options import Options, imports_core
 from .output import Output

@@ -9,8 +9,7 @@ from ...environments.local import LAUNCH_VARIABLES, LAUNCHED
 from .base import Launcher
 from .cause import CAUSE, attach_cause
 from .function import FunctionLauncher
-from .interrupts import unblock_interrupts
-from .parent_watch import attach_lifeline, watch_parent
+from .interrupts import attach_lifeline, unblock_interrupts, watch_parent
 from .pickling import unpicklable_path
 from .script import ScriptLauncher, script_command
 

@@ -24,7 +24,7 @@ from ...data.child_signals import Handled
 from ...errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
 from ...strategies.launchers.cause import is_interactive
 from ...strategies.launchers.exit_codes import EndedBySignal
-from ...strategies.launchers.forwarding import SAME_SECONDS
+from ...strategies.launchers.interrupts import SAME_SECONDS
 from ...strategies.store.notes import Board
 
 __all__ = ["DEFAULT_SIGNALS", "HeldBack", "Signals", "read_signals"]

@@ -1,4 +1,5 @@
-"""The constructor arguments that all strategies have in common, in one place."""
+"""What a strategy is given: its constructor's arguments, the Plan's decisions, and what it reads from a Trainer."""
+
 
 # Not "from __future__ import annotations": the fields' types are shown in the signatures of strategies.
 
@@ -6,6 +7,10 @@ import inspect
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, TypedDict
+from weakref import ref
+
+import attrs
+from torch.optim import Optimizer
 
 from ..accelerators.base import Accelerator
 from ..checkpoints.base import CheckpointIO
@@ -16,7 +21,9 @@ from ..precisions.base import Precision
 __all__ = [
     "AllArguments",
     "ProcessGroupParts",
+    "ProcessPlan",
     "StrategyParts",
+    "TrainerFacts",
     "keyword_parameters",
     "requested_parts",
     "signature",
@@ -108,3 +115,62 @@ def keyword_parameters(fields: Mapping[str, Any]) -> dict[str, inspect.Parameter
     """Keyword-only parameters with these names and types, ``None`` by default."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     return {name: inspect.Parameter(name, keyword, default=None, annotation=type_) for name, type_ in fields.items()}
+
+
+@attrs.frozen(kw_only=True)
+class ProcessPlan:
+    """Devices and processes of one run. A strategy carries this out and decides none of it again."""
+
+    devices: tuple[str, ...]
+    """The devices of one machine, such as ``("cpu", "cpu")``: one for each process, by local rank; or all devices of
+    the one process, if it drives them all."""
+    num_nodes: int
+    """Number of machines."""
+    world_size: int
+    """Number of processes on all machines."""
+    launcher: str | None
+    """How the processes of the run are started, as in :attr:`core.Strategy.launcher`; ``None`` if none are."""
+    process_group_backend: str | None
+    """The ``torch.distributed`` backend; ``None`` if the run has no process group."""
+    plan_for_ranks: str
+    """The part of the Plan that started processes need, as JSON."""
+
+    @property
+    def processes_per_node(self) -> int:
+        """Number of processes on each machine."""
+        return self.world_size // self.num_nodes
+
+
+class TrainerFacts:
+    """The members of a strategy that are the Trainer's; without one, there is no module, optimizer or scheduler."""
+
+    precision: Precision
+    _trainer: ref[Any] | None = None
+
+    def follow(self, trainer: Any) -> None:
+        """Read the facts from ``trainer``, which is not kept alive."""
+        self._trainer = ref(trainer)
+
+    def _fact(self, name: str, default: Any) -> Any:
+        trainer = None if self._trainer is None else self._trainer()
+        return default if trainer is None else getattr(trainer, name)
+
+    @property
+    def precision_plugin(self) -> Precision:
+        """``precision``, by Lightning's name."""
+        return self.precision
+
+    @property
+    def lightning_module(self) -> Any:
+        """The module of the running or the last run of the Trainer; ``None`` without one."""
+        return self._fact("lightning_module", None)
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Like :attr:`core.Trainer.optimizers`: the optimizers that this strategy has set up."""
+        return self._fact("optimizers", [])  # type: ignore[no-any-return]
+
+    @property
+    def lr_scheduler_configs(self) -> list[Any]:
+        """Like :attr:`core.Trainer.lr_scheduler_configs`."""
+        return self._fact("lr_scheduler_configs", [])  # type: ignore[no-any-return]

@@ -6,24 +6,42 @@ A process that waits to join learns in the store that another one has called ano
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from ...errors import LaunchError
-from ...utilities.objects import by_rank
-from ..call_sites import method_called
-from ..launchers.exit_codes import ended_by_failure
-from ..store.notes import lost_store, wait_for_key
-from ..store.run_store import RunStore
-from ..store.wait_warning import Patience, address_of
+from ..checkpoints.base import CheckpointIO
+from ..errors import LaunchError
+from ..utilities.objects import by_rank
+from ..utilities.torch_private import num_groups
+from .base import Strategy
+from .calls import method_called
+from .launchers.exit_codes import ended_by_failure
+from .stack_exchange import Stacks, Whereabouts
+from .store.notes import Board, lost_store, wait_for_key
+from .store.run_store import Patience, RunStore, address_of
 
-__all__ = ["CONNECT_SECONDS", "meet", "meet_to_join", "next_run", "ranks_missing", "tell_of_end"]
+__all__ = [
+    "CONNECT_SECONDS",
+    "IsWaitedFor",
+    "LooksForWaiting",
+    "end_saving",
+    "meet",
+    "meet_to_join",
+    "next_run",
+    "ranks_missing",
+    "tell_of_end",
+    "wait_for_saves",
+]
+
+logger = logging.getLogger(__name__)
+
 
 LISTING = 32
 """Up to so many ranks, each that waits lists those that are missing; in a larger run only ranks 0 and 1."""
@@ -215,3 +233,106 @@ def ranks_missing(store: Store, point: str, world_size: int) -> list[int]:
         return [*among(ranks[:half]), *among(ranks[half:])] if half else [*ranks]
 
     return among(range(world_size))
+
+
+LOOK_FOR_SAVES_SECONDS = 0.2
+"""How often a process looks whether another one still writes."""
+
+
+def end_saving(strategy: Strategy, board: Board | None, failed: bool) -> None:
+    """Call :meth:`Strategy.end_saving`, and tell the others by ``board`` that this process writes until it returns."""
+    if failed or board is None or type(strategy.checkpoint_io).wait is CheckpointIO.wait:
+        strategy.end_saving(failed)  # no one waits for it, or it does not write in the background
+        return
+    with suppress(LaunchError):  # the store is gone, and with it who looks
+        board.set(_key(strategy.global_rank), b"")
+    try:
+        strategy.end_saving()
+    finally:
+        with suppress(LaunchError):
+            board.delete(_key(strategy.global_rank))
+
+
+def wait_for_saves(board: Board, rank: int, others: Iterable[int], check: Callable[[], None] | None) -> bool:
+    """Wait in process ``rank`` until none of the others writes a checkpoint; returns whether one did.
+
+    Raises:
+        LaunchError: One of them has ended meanwhile, or the store was lost; or from ``check``.
+    """
+    writing = [other for other in others if board.has(_key(other))]
+    if writing:
+        logger.warning("rank %s waits for rank(s) %s to write a checkpoint before it ends", rank, writing)
+    for other in writing:
+        watch = board.watch(other)
+        while board.has(_key(other)):
+            watch()
+            if check is not None:
+                check()
+            time.sleep(LOOK_FOR_SAVES_SECONDS)
+    return bool(writing)
+
+
+def _key(rank: int) -> str:
+    return f"saving/{rank}"
+
+
+FIRST_LOOK_SECONDS = 4.0
+"""How long a process waits for the others before it looks where they are."""
+LOOKS_APART_SECONDS = 4.0
+"""A process that is still in the same call after so long does not come out of it."""
+
+
+class IsWaitedFor(Exception):
+    """All others that are still running wait in a collective, which this process does not join any more.
+
+    Args:
+        seconds: How long this process has waited for them to end.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"waited for {seconds:.0f} s")
+        self.seconds = seconds
+
+
+class LooksForWaiting:
+    """Looks now and then where the other processes are; called while this one waits for them to end too.
+
+    Args:
+        stacks: Asks the other processes.
+        store: Of the run: only the first process that looks asks them.
+        rank: Of this process.
+        running: Returns the ranks that have not ended their part.
+
+    """
+
+    def __init__(self, stacks: Stacks, store: Store, rank: int, running: Callable[[], list[int]]) -> None:
+        self._stacks, self._store, self._rank, self._running = stacks, store, rank, running
+        self._begin = time.monotonic()
+        self._next = self._begin + FIRST_LOOK_SECONDS
+        self._before: dict[int, str] = {}
+
+    def __call__(self) -> None:
+        """Look, if it is time.
+
+        Raises:
+            IsWaitedFor: Those ranks have been waiting in the same calls for some seconds.
+        """
+        if time.monotonic() < self._next or not self._may_tell():
+            return
+        now = self._waiting()
+        if now and now == self._before:
+            raise IsWaitedFor(time.monotonic() - self._begin)
+        self._before = now
+        self._next = time.monotonic() + LOOKS_APART_SECONDS
+
+    def _may_tell(self) -> bool:
+        """Whether this process looks, and whether each collective needs it: one of a smaller group may not."""
+        return num_groups() == 1 and self._store.compare_set("looks", "", str(self._rank)) == str(self._rank).encode()
+
+    def _waiting(self) -> dict[int, str]:
+        """Where each running process waits; empty if one of them does not wait."""
+        found: dict[int, Whereabouts] = {each.rank: each for each in self._stacks.ask()}
+        running = self._running()
+        if not all(rank in found and found[rank].is_waiting for rank in running):
+            return {}
+        return {rank: found[rank].stack for rank in running}

@@ -9,9 +9,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ...errors import ConfigurationError
+from ..errors import ConfigurationError
 
-__all__ = ["AveragedGradients", "ManualGradients", "average_gradients"]
+__all__ = [
+    "AveragedGradients",
+    "ManualGradients",
+    "average_gradients",
+]
+
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients are averaged in parts of about this size, as DistributedDataParallel does."""

@@ -27,9 +27,9 @@ import torch.distributed as dist
 from attrs import frozen
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from ...errors import LaunchError
-from ..call_sites import is_user_frame
-from ..launchers.cause import (
+from ..errors import LaunchError
+from .calls import is_user_frame
+from .launchers.cause import (
     cause_of,
     end_with,
     first_line,
@@ -41,7 +41,7 @@ from ..launchers.cause import (
     show_traceback,
     summary,
 )
-from ..launchers.exit_codes import (
+from .launchers.exit_codes import (
     exit_code_of,
     exit_place,
     exit_status,
@@ -52,10 +52,15 @@ from ..launchers.exit_codes import (
     note_exits,
     print_interrupted,
 )
-from ..store.run_store import another_connection
 from .stack_exchange import Stacks, Whereabouts, call_in, is_timeout
+from .store.run_store import another_connection
 
-__all__ = ["Failures"]
+__all__ = [
+    "Failures",
+]
+
+logger = logging.getLogger(__name__)
+
 
 SHORT = timedelta(seconds=2)
 """How long a process that fails waits for the store in which it looks for the cause."""
@@ -70,8 +75,6 @@ _OF_GLOO = re.compile(r"\[\S*/gloo/\S*\] | This is typically caused by .*")
 """What gloo adds to an error: its own file and line, and a guess."""
 
 ENDED_EARLY = "has ended its script, or torn down, before the others"
-
-logger = logging.getLogger(__name__)
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 

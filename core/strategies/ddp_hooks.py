@@ -13,10 +13,16 @@ from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from ...errors import ConfigurationError, nearest, quoted
-from ...utilities.torch_private import GradBucket
+from ..errors import ConfigurationError, nearest, quoted
+from ..utilities.torch_private import GradBucket
 
-__all__ = ["COMMUNICATION_HOOKS", "CommunicationHook", "check_communication_hook", "register_communication_hook"]
+__all__ = [
+    "COMMUNICATION_HOOKS",
+    "CommunicationHook",
+    "check_communication_hook",
+    "register_communication_hook",
+]
+
 
 CommunicationHook = Callable[[Any, GradBucket], Future[Tensor]]
 """``hook(state, bucket)`` returns a future of the averaged bucket, a flat tensor."""

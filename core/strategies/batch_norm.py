@@ -13,10 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from ...errors import ConfigurationError
-from ...utilities.torch_private import BatchNorm, check_input_dim
+from ..errors import ConfigurationError
+from ..utilities.torch_private import BatchNorm, check_input_dim
 
-__all__ = ["SyncedBatchNorm", "desynchronize", "has_torch_kernels", "synchronize"]
+__all__ = [
+    "SyncedBatchNorm",
+    "desynchronize",
+    "has_torch_kernels",
+    "synchronize",
+]
+
 
 Sum = Callable[[Tensor], Tensor]
 """Returns the sum of a contiguous tensor over all processes; it may change the tensor."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -21,30 +24,42 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 from torch.distributed.distributed_c10d import Store
 
-from ...errors import BackendError, ConfigurationError, LaunchError, quoted
-from ...utilities.objects import broadcast_pickled, pickled
-from ..calls import Calls
-from ..failures.first_failure import Failures
-from ..failures.stalled import IsWaitedFor, LooksForWaiting
-from ..launchers.exit_codes import ended_by_failure, note_failure
-from ..store.liveness import Peers
-from ..store.network_interfaces import advice
-from ..store.notes import Board, lost_store
-from ..store.run_store import DEFAULT_TIMEOUT, connect_store, host_store
-from .destroy import ABANDON_SECONDS, abandon, destroy
-from .meeting_point import meet, meet_to_join, next_run, ranks_missing, tell_of_end
-from .pending_saves import wait_for_saves
+from ..errors import BackendError, ConfigurationError, LaunchError, quoted
+from ..utilities.objects import broadcast_pickled, pickled
+from .calls import Calls
+from .first_failure import Failures
+from .launchers.exit_codes import ended_by_failure, note_failure
+from .meeting_point import (
+    IsWaitedFor,
+    LooksForWaiting,
+    meet,
+    meet_to_join,
+    next_run,
+    ranks_missing,
+    tell_of_end,
+    wait_for_saves,
+)
+from .store.notes import Board, Peers, lost_store
+from .store.run_store import DEFAULT_TIMEOUT, advice, connect_store, host_store
 
 __all__ = [
+    "ABANDON_SECONDS",
     "JoinedGroup",
+    "ThreadLimit",
+    "abandon",
     "adopt",
+    "destroy",
     "has_foreign_group",
     "join",
+    "thread_limit",
+    "while_alive",
 ]
+
+logger = logging.getLogger(__name__)
+
 
 # How long a process that leaves waits for the others, and again as long while one of them writes a checkpoint.
 LEAVE_TIME = timedelta(seconds=30)
-logger = logging.getLogger(__name__)
 
 
 def join(
@@ -380,3 +395,77 @@ def _to_connect(device: torch.device | None) -> dict[str, Any]:
     """The argument of ``init_process_group`` that names the device, if it is an accelerator's."""
     # Left out rather than None: a vendor's replacement of the function may not know the argument.
     return {} if device is None or device.type == "cpu" else {"device_id": device}
+
+
+# Destroying the group takes much less, unless a collective is in progress.
+ABANDON_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+def destroy() -> None:
+    """Destroy the process group.
+
+    A gloo thread frees a collective's tensors some time after the collective has returned, and needs the interpreter
+    for it: if the interpreter is exiting by then, the process ends with SIGABRT. Destroying the group before waits for
+    the threads to end, provided that nothing else holds the group.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def abandon(exiting: bool) -> None:
+    """Destroy the process group without waiting for long.
+
+    If a collective is in progress that others do not join, destroying the group takes as long as the collective's
+    time limit, in C++, where no exception can interrupt it.
+    """
+    if exiting:  # no thread can be started any more
+        # Its watchdog runs in C, and ends the process even while this thread is blocked there.
+        faulthandler.dump_traceback_later(ABANDON_SECONDS, exit=True, file=2)
+        destroy()
+        faulthandler.cancel_dump_traceback_later()
+        return
+    thread = threading.Thread(target=destroy, name="core-abandon", daemon=True)
+    thread.start()
+    thread.join(ABANDON_SECONDS)
+    if thread.is_alive():
+        logger.warning("a collective that other ranks do not join is still in progress; it ends at its time limit")
+
+
+def while_alive(holder: T, release: Callable[[T], object]) -> Callable[[], None]:
+    """A function that calls ``release(holder)``, if ``holder`` still exists; it does not keep ``holder`` alive."""
+    reference = ref(holder)
+
+    def release_it() -> None:
+        alive = reference()
+        if alive is not None:
+            release(alive)
+
+    return release_it
+
+
+class ThreadLimit:
+    """One thread in each process while any run is live that shares its machine, as torchrun sets it.
+
+    So the processes do not each take all of its cores.
+    """
+
+    runs = 0
+    before = 1
+
+    def enter(self) -> None:
+        """A run begins."""
+        if self.runs == 0:
+            self.before = torch.get_num_threads()
+            torch.set_num_threads(1)
+        self.runs += 1
+
+    def leave(self) -> None:
+        """A run ends."""
+        self.runs -= 1
+        if self.runs == 0:
+            torch.set_num_threads(self.before)
+
+
+thread_limit = ThreadLimit()

@@ -14,7 +14,12 @@ from ..errors import ConfigurationError
 from .seeds import SeededIndex, mix, seeded
 from .shard_share import Share
 
-__all__ = ["Real", "ShardedSampler", "index_source"]
+__all__ = [
+    "Real",
+    "ShardedSampler",
+    "index_source",
+]
+
 
 Real = tuple[int | None, ...]
 """For each part of a global batch: how many of its leading items are no padding; ``None`` for all of them."""

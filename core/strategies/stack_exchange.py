@@ -23,14 +23,19 @@ import torch.distributed as dist
 from attrs import asdict, evolve, frozen
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from ...utilities.objects import by_rank
-from ...utilities.torch_private import is_backward, prepares_objects
-from ..call_sites import is_user_frame, method_called
-from ..calls import NOTHING, Begun, Calls
-from ..store.liveness import BEAT_SECONDS, beat
-from ..store.run_store import another_connection
+from ..utilities.objects import by_rank
+from ..utilities.torch_private import is_backward, prepares_objects
+from .calls import NOTHING, Begun, Calls, is_user_frame, method_called
+from .store.notes import BEAT_SECONDS, beat
+from .store.run_store import another_connection
 
-__all__ = ["Stacks", "Whereabouts", "call_in", "is_timeout"]
+__all__ = [
+    "Stacks",
+    "Whereabouts",
+    "call_in",
+    "is_timeout",
+]
+
 
 POLL_SECONDS = 1.0
 """How often a process looks whether another one asks."""
@@ -51,7 +56,7 @@ _TIMEOUT = re.compile(r"[Tt]imed out|[Tt]imeout")
 _WAITS = (
     "torch.distributed",
     "torch_hal.strategies.store.notes",
-    "torch_hal.strategies.failures.stack_exchange",
+    "torch_hal.strategies.stack_exchange",
     "torch_hal.strategies.launchers",
 )
 """Modules whose functions wait for other processes; those of the last, for whether one has failed."""
