@@ -23,11 +23,9 @@ from ..logging import follow_variable, get_logger
 from ..specs import AcceleratorSpec, BackendSpec, StrategySpec
 from ..strategies.base import Strategy
 from ..utilities.user_modules import import_all
-from .backend_check import check_process_group_backend
+from .assembly import construct, take_launched
 from .candidates import choose_accelerator, outranked, unusable
-from .capabilities import check_able, check_eager, warn_of_cores
-from .construction import construct
-from .launcher_plan import take_launched
+from .capabilities import check_able, check_eager, check_process_group_backend, warn_of_cores
 from .model import Choice, Plan, Rejected
 from .request import ARGUMENTS, Argument, Request, checked
 

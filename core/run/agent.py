@@ -29,12 +29,10 @@ from ..strategies.launchers.base import advice_on, describe_exit
 from ..strategies.launchers.interrupts import LIFELINE
 from ..strategies.store.run_store import connect_store, interface_towards, is_loopback, named_address
 from . import parent_death
+from .ending import LeftOver, SecondSignal
 from .options import Options, imports_core
 from .output import Output
-from .rendezvous_watch import LostLink
-from .reserved_port import BACKEND
-from .second_signal import SecondSignal
-from .surviving_processes import LeftOver
+from .rendezvous import BACKEND, LostLink
 
 __all__ = ["start"]
 

@@ -20,8 +20,7 @@ from torch.optim import Optimizer
 from ..accelerators.base import Accelerator
 from ..checkpoints.agreement import run_on_each_rank
 from ..environments.base import ClusterEnvironment
-from ..environments.inherited import claim_ranks, own_environ
-from ..environments.local import LAUNCH_VARIABLES, LAUNCHED, LocalEnvironment
+from ..environments.local import LAUNCH_VARIABLES, LAUNCHED, LocalEnvironment, claim_ranks, own_environ
 from ..errors import ConfigurationError, WrongTypeError, quoted
 from ..random import get_host_rng_state
 from ..utilities.nested import map_tensors

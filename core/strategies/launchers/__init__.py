@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ...environments.inherited import claim_ranks, ranks_environ
-from ...environments.local import LAUNCH_VARIABLES, LAUNCHED
+from ...environments.local import LAUNCH_VARIABLES, LAUNCHED, claim_ranks, ranks_environ
 from .base import Launcher
 from .cause import CAUSE, attach_cause
 from .function import FunctionLauncher

@@ -20,7 +20,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from ...data.child_signals import Handled
+from ...data.workers import Handled
 from ...errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
 from ...strategies.launchers.cause import is_interactive
 from ...strategies.launchers.exit_codes import EndedBySignal

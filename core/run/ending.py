@@ -1,4 +1,4 @@
-"""A second signal to ``torch-hal run`` ends it at once: torchrun's agent would wait for its processes again."""
+"""Ending what torchrun's agent would leave too long: at a second signal, or when one of the processes has failed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+from unittest import mock
 
-__all__ = ["SecondSignal"]
+from torch.distributed.elastic.multiprocessing.api import PContext
+
+from ..strategies.launchers.interrupts import blocks_interrupts
+
+__all__ = [
+    "LeftOver",
+    "SecondSignal",
+]
+
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 SAME_SECONDS = 0.5
@@ -77,3 +86,52 @@ class SecondSignal:
         sys.stderr.write(f"{self._program}: a second {name} ends this process and those that it started at once\n")
         sys.stderr.flush()
         os._exit(128 + number)
+
+
+FAILED_SECONDS = 8
+"""How long processes have to end after another has failed: they say why within 5. After a signal they may save."""
+
+
+class LeftOver:
+    """A context in which processes that do not end after the failure of another are killed after 8 seconds.
+
+    torchrun's agent would wait 30, and does not tell a process that it has killed from one that was killed before.
+    """
+
+    def __init__(self) -> None:
+        self._context: PContext | None = None
+        self.failed: set[int] = set()
+        """The local ranks that had failed when the others were told to end, of the last start."""
+        close = PContext.close
+
+        def close_sooner(context: PContext, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
+            if context is not self._context:
+                self._context, self.failed = context, _failed(context)
+            if death_sig == signal.SIGINT:
+                _end_importing(context)
+            close(context, death_sig, min(timeout, FAILED_SECONDS) if self.failed else timeout)
+
+        # The agent has no setting for the time that it gives processes to end.
+        self._patch: Any = mock.patch.object(PContext, "close", close_sooner)
+
+    def __enter__(self) -> Self:
+        self._patch.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._patch.stop()
+
+
+def _end_importing(context: PContext) -> None:
+    """End the processes that block SIGINT because they still import the script."""
+    for process in context.pids().values():
+        if blocks_interrupts(process):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+
+
+def _failed(context: PContext) -> set[int]:
+    handlers: dict[int, Any] = getattr(context, "subprocess_handlers", {})
+    return {rank for rank, handler in handlers.items() if handler.proc.poll()}
