@@ -20,13 +20,23 @@ import attrs
 import pluggy
 
 from .. import hookspecs, specs
-from ..errors import harmless
+from ..errors import BackendError, harmless
 from ..kinds import KINDS, Kind
-from .loading import describe, trace
+from ..specs import BackendSpec
+from .import_side_effects import ProcessState
+from .loading import describe, load, target_name, trace
 
-__all__ = ["Activation", "Elsewhere", "Failure", "activate"]
+__all__ = [
+    "Activation",
+    "Elsewhere",
+    "Failure",
+    "activate",
+    "activate_watched",
+    "load_watched",
+]
 
 logger = logging.getLogger(__name__)
+
 
 _MOST = 1000
 """Specs that a hook may return; a hook that never ends would fill the memory."""
@@ -246,3 +256,44 @@ def _compare(
     for name in declared - found.keys():
         faults[name] = Failure(f"its metadata declares {name!r}, but its {kind.hook} returns {names}")
     return {name: spec for name, spec in found.items() if name not in faults}, faults
+
+
+_refused: dict[str, str] = {}
+"""By target or module, why it was refused: a module runs once in a process, and is refused each time after that."""
+
+
+def load_watched(spec: BackendSpec, origin: str) -> type[Any]:
+    """Like :func:`core.discovery.loading.load`, and refuses a target whose import changes this process.
+
+    Raises:
+        BackendError: See there; or the import changes the process, which is undone where it can be.
+    """
+    target = target_name(spec.target)
+    state = ProcessState()
+    try:
+        return load(spec, origin)
+    finally:
+        _refuse(target, state, f"{spec.kind} {spec.name!r} of {origin}")
+
+
+def activate_watched(module: str, declared: Mapping[str, set[str]]) -> Activation:
+    """Like :func:`core.discovery.activation.activate`, and refuses a module whose import changes this process.
+
+    Raises:
+        BackendError: The import changes the process, which is undone where it can be.
+    """
+    state = ProcessState()
+    try:
+        return activate(module, declared)
+    finally:
+        _refuse(module, state, f"plugin module {module!r}")
+
+
+def _refuse(target: str, state: ProcessState, subject: str) -> None:
+    if changes := state.take_changes():
+        _refused[target] = changes
+    if target in _refused:
+        raise BackendError(
+            f"{subject} is refused, because its import changes this process: {_refused[target]}. Import what does this "
+            "where it is used, or uninstall the plugin."
+        )

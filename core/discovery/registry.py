@@ -15,8 +15,7 @@ from ..hints.remedies import known_names, package, providers, remedies
 from ..kinds import KINDS
 from ..registration import REGISTRIES
 from ..specs import AcceleratorSpec, BackendSpec
-from .activation import Activation, Elsewhere, activate
-from .guarded_import import activate_watched, load_watched
+from .activation import Activation, Elsewhere, activate, activate_watched, load_watched
 from .loading import import_target, load, target_name
 from .plugin_answers import Learning, Verdict
 from .scan import Row, normalized

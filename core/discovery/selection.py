@@ -18,8 +18,8 @@ from __future__ import annotations
 from ..errors import ConfigurationError, nearest
 from ..kinds import CLASS_KINDS, COMMAND, INTERFACE, OLDEST_INTERFACE
 from ..utilities.environment_variables import check_variables
+from .metadata import unmet
 from .scan import CORE, Damage, Row, normalized, scan
-from .versions import unmet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
