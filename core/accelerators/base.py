@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, ClassVar, Self
@@ -329,18 +330,12 @@ class _OnClass:
 
 
 def _without_self(function: FunctionType, arguments: tuple[str, ...]) -> Any:
-    return staticmethod(function) if _takes_no_self(function, arguments) else _OnClass(function)
-
-
-def _takes_no_self(function: FunctionType, arguments: tuple[str, ...]) -> bool:
     signature = inspect.signature(function)
-    if "self" in signature.parameters:
-        return False
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        return False
-    return True
+    if "self" not in signature.parameters:
+        with suppress(TypeError):  # it takes others
+            signature.bind(*arguments)
+            return staticmethod(function)
+    return _OnClass(function)
 
 
 for _name, _arguments in _CALLED_WITHOUT_SELF.items():

@@ -152,7 +152,8 @@ def prepare_loader(
     if is_shared and settings.dispatch_batches:
         return _dispatching(loader, strategy, share, seeds, transfer, active)
     reading = make_reading(loader, share, shard, is_shared, settings.is_seeded)
-    _reseed(reading, settings)
+    if isinstance(reading, MapReading):
+        reading.sampler.reseed = settings.is_seeded
     return PreparedLoader(reading, share, seeds, transfer, None, evaluation, active, compare)
 
 
@@ -197,11 +198,6 @@ def _own_generator(loader: Any) -> Generator | None:
         return None
     found = getattr(index_source(loader)[0], "generator", None) or loader.generator
     return found if isinstance(found, Generator) else None
-
-
-def _reseed(reading: Any, settings: DataSettings) -> None:
-    if isinstance(reading, MapReading):
-        reading.sampler.reseed = settings.is_seeded
 
 
 def _dispatching(

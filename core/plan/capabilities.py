@@ -35,7 +35,13 @@ def check_able(accelerator: Accelerator, precision: Precision, precision_name: s
         ConfigurationError: A needed capability is unsupported; the message has the accelerator's reason.
     """
     unsupported = accelerator.unsupported
-    for capability in _needed_by(precision):
+    dtypes = dict.fromkeys((precision.param_dtype, precision.compute_dtype))
+    needed = [_COMPUTING[dtype] for dtype in dtypes if dtype in _COMPUTING]
+    if precision.compute_dtype is not precision.param_dtype:
+        needed.append("autocast")
+    if precision.scales_loss:
+        needed.append("loss_scaling")
+    for capability in needed:
         if capability in unsupported:
             raise ConfigurationError(
                 f"precision={precision_name!r} needs {capability}, which accelerator {accelerator.name!r} does not "
@@ -82,16 +88,6 @@ def warn_of_cores(processes: int, requested: str) -> None:
             cores,
             cores,
         )
-
-
-def _needed_by(precision: Precision) -> list[str]:
-    dtypes = dict.fromkeys((precision.param_dtype, precision.compute_dtype))
-    needed = [_COMPUTING[dtype] for dtype in dtypes if dtype in _COMPUTING]
-    if precision.compute_dtype is not precision.param_dtype:
-        needed.append("autocast")
-    if precision.scales_loss:
-        needed.append("loss_scaling")
-    return needed
 
 
 def check_process_group_backend(backend: Any, device: torch.device) -> None:
