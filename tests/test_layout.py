@@ -12,7 +12,6 @@ CORE = ROOT / "core"
 FILES = sorted(file.relative_to(CORE) for file in CORE.rglob("*.py") if "__pycache__" not in file.parts)
 
 SHORT = {
-    "accelerators/detect.py": "a scan without an import of torch looks it up",
     "callbacks/checkpoint/base.py": "the Trainer and its hooks use it without the ModelCheckpoint",
     "checkpoints/full_load.py": "uses two CheckpointIOs, of which none knows the other",
     "conformance.py": "python -m core.conformance",

@@ -1,6 +1,6 @@
 """Accelerators: the kinds of hardware.
 
-Importing this package does not import torch, so that :mod:`core.accelerators.detect` needs none; using a class does.
+Importing this package does not import torch; using a class does.
 """
 
 from __future__ import annotations

@@ -115,10 +115,10 @@ def activate(
                     found, faults = {}, dict.fromkeys(names, Failure(f"its {kind.hook} changes os.environ: {changes}"))
             usable |= {(kind.name, name): spec for name, spec in found.items()}
             failures |= {(kind.name, name): fault for name, fault in faults.items()}
-    if watch.output:
-        printed = harmless(" ".join(watch.output.split()), 200)
+    if output := watch.printed.getvalue():
+        printed = harmless(" ".join(output.split()), 200)
         logger.warning("plugin module %s printed during its activation: %s", module, printed)
-    return Activation(usable, failures, watch.output)
+    return Activation(usable, failures, output)
 
 
 def _import(
@@ -149,12 +149,12 @@ class _Watch:
     """Keeps printed output, and undoes changes of the environment variables."""
 
     def __init__(self) -> None:
-        self._printed = io.StringIO()
+        self.printed = io.StringIO()
 
     def __enter__(self) -> _Watch:
         self._environ = dict(os.environ)
         self._streams = sys.stdout, sys.stderr
-        self._replacements = _Stream(self._printed, sys.stdout), _Stream(self._printed, sys.stderr)
+        self._replacements = _Stream(self.printed, sys.stdout), _Stream(self.printed, sys.stderr)
         sys.stdout, sys.stderr = self._replacements
         return self
 
@@ -163,10 +163,6 @@ class _Watch:
         for replacement in self._replacements:
             replacement.release()
         self.take_changes()
-
-    @property
-    def output(self) -> str:
-        return self._printed.getvalue()
 
     def take_changes(self) -> str:
         """Undo the changes since the last call; returns the names of the variables."""

@@ -151,8 +151,14 @@ class Registry:
         """The spec of an installed backend; ``None`` if it cannot be used, for the reason that the row then has."""
         if row.state != "installed":
             return None
-        activation = self._activations.get((row.distribution, row.module)) or self._activated(row)
-        return activation.specs.get((row.kind, row.name))
+        key = row.distribution, row.module
+        if key not in self._activations:
+            self._learn([row])
+        if key not in self._activations:
+            logger.debug("activating %s of %s", row.module, row.origin)
+            self._activations[key] = activation = activate(row.module, self._declared(row))
+            self._record(row, list(self._by_module[key]), activation)
+        return self._activations[key].specs.get((row.kind, row.name))
 
     def failures(self, kind: str) -> list[Row]:
         """The backends of that kind found broken so far."""
@@ -276,16 +282,6 @@ class Registry:
     def _returned(self, row: Row) -> BackendSpec | None:
         activation = self._activations.get((row.distribution, row.module))
         return activation.specs.get((row.kind, row.name)) if activation and row.state == "installed" else None
-
-    def _activated(self, row: Row) -> Activation:
-        key = row.distribution, row.module
-        if key not in self._activations:
-            self._learn([row])
-        if key not in self._activations:
-            logger.debug("activating %s of %s", row.module, row.origin)
-            self._activations[key] = activation = activate(row.module, self._declared(row))
-            self._record(row, list(self._by_module[key]), activation)
-        return self._activations[key]
 
     def _declared(self, row: Row) -> dict[str, set[str]]:
         """By kind, the names that the metadata declares for the module of ``row``."""
