@@ -23,10 +23,9 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from core import Request, resolve
 from core.plan import Plan
-from core.strategies.group.meeting_point import meet
+from core.strategies.meeting_point import meet
 from core.strategies.store import run_store
-from core.strategies.store.liveness import Peers
-from core.strategies.store.notes import Board
+from core.strategies.store.notes import Board, Peers
 
 LIMIT = timedelta(minutes=10)
 PHASES = ("start", "notes", "teardown")

@@ -180,7 +180,7 @@ _find, __dir__ = lazy_names(__name__, _HOMES)
 
 def __getattr__(name: str) -> Any:
     if "torch" not in sys.modules and _HOMES.get(name, "torch_hal.errors") not in _TORCH_FREE:
-        from .discovery.unreadable import check_before_torch
+        from .discovery.metadata import check_before_torch
 
         check_before_torch(os.environ)
     return _find(name)

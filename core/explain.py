@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from .commands.terminal import Style, is_terminal, width_of
 from .commands.verb_parser import VerbParser
-from .discovery.missing_requirements import check_needs
-from .discovery.unreadable import check_before_torch
+from .discovery.metadata import check_before_torch, check_needs
 from .errors import CoreError
 from .kinds import KINDS
 

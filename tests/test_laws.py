@@ -40,15 +40,9 @@ READS_THE_ENVIRONMENT = {
     "discovery/import_side_effects.py": "compares it before and after an import of a plugin, and undoes the changes",
     "discovery/worker.py": "the edge of the process that --probe starts",
     "environments/base.py": "the package that reads it",
-    "environments/local.py": "the package that reads it",
-    "environments/inherited.py": "the edge of both front ends: leaves out ranks of the process that started this one",
-    "environments/kubeflow.py": "the package that reads it",
-    "environments/lsf.py": "the package that reads it",
-    "environments/plain.py": "the package that reads it",
-    "environments/pmix.py": "the package that reads it",
-    "environments/mpi.py": "the package that reads it",
-    "environments/slurm.py": "the package that reads it",
-    "environments/torchelastic.py": "the package that reads it",
+    "environments/local.py": "the edge of both front ends: leaves out ranks of the process that started this one",
+    "environments/torch_env.py": "the package that reads it",
+    "environments/job_schedulers.py": "the package that reads it",
     "explain.py": "the edge of a command",
     "list.py": "the edge of a command",
     "discovery/classes.py": "CORE_PLUGINS, where a logger or profiler is requested by name",
@@ -387,7 +381,7 @@ def test_the_trainer_is_typed_and_keeps_its_privates() -> None:
                 is_trainer = (node.module or "").rpartition(".")[2] == "trainer" and id(node) not in only_types
                 faults |= {f"{place}: import"} if is_trainer else set()
     # A Strategy does not know the Trainer.
-    unknown = {f"strategies/{file}.py: trainer: Any" for file in ("base", "trainer_facts")}
+    unknown = {f"strategies/{file}.py: trainer: Any" for file in ("base", "inputs")}
     assert faults == {*unknown, "trainer/__init__.py: import"}
 
 

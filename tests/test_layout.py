@@ -12,18 +12,11 @@ CORE = ROOT / "core"
 FILES = sorted(file.relative_to(CORE) for file in CORE.rglob("*.py") if "__pycache__" not in file.parts)
 
 SHORT = {
-    "accelerators/detect.py": "a scan without an import of torch looks it up",
-    "accelerators/torch_module.py": "the base class, memory and data transfer use it",
     "callbacks/checkpoint/base.py": "the Trainer and its hooks use it without the ModelCheckpoint",
     "checkpoints/full_load.py": "uses two CheckpointIOs, of which none knows the other",
     "conformance.py": "python -m core.conformance",
-    "data/skipping.py": "a public function, which uses the loader and the reading",
     "new_plugin.py": "python -m core.new_plugin",
-    "plan/construction.py": "three files of the Plan use it",
     "run/parent_death.py": "a separate script, which imports next to nothing",
-    "strategies/group/threads.py": "all runs of a process share it",
-    "strategies/process_plan.py": "the Plan makes it and a Strategy takes it",
-    "strategies/wrapping/module_wrapper.py": "a public base class, also for plugins",
 }
 """Files of fewer than 40 lines, and why each is one."""
 

@@ -1,6 +1,6 @@
 """Accelerators: the kinds of hardware.
 
-Importing this package does not import torch, so that :mod:`core.accelerators.detect` needs none; using a class does.
+Importing this package does not import torch; using a class does.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from .base import CAPABILITIES, Accelerator
     from .cpu import CPUAccelerator
     from .devices import parse_devices
-    from .memory import memory_stats
-    from .torch_device import TorchDeviceAccelerator
+    from .torch_device import TorchDeviceAccelerator, memory_stats
 
 __all__ = ["CAPABILITIES", "Accelerator", "CPUAccelerator", "TorchDeviceAccelerator", "memory_stats", "parse_devices"]
 
@@ -25,7 +24,7 @@ __getattr__, __dir__ = lazy_names(
         "Accelerator": "torch_hal.accelerators.base",
         "CPUAccelerator": "torch_hal.accelerators.cpu",
         "TorchDeviceAccelerator": "torch_hal.accelerators.torch_device",
-        "memory_stats": "torch_hal.accelerators.memory",
+        "memory_stats": "torch_hal.accelerators.torch_device",
         "parse_devices": "torch_hal.accelerators.devices",
     },
 )

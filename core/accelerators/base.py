@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, ClassVar, Self
@@ -21,9 +22,15 @@ from ..errors import BackendError, ConfigurationError, DeviceError, WrongTypeErr
 from ..registration import REGISTRIES
 from ..utilities.renamed import Renaming
 from .devices import parse_devices
-from .torch_module import call_for_device, device_function
 
-__all__ = ["CAPABILITIES", "Accelerator", "is_out_of_memory"]
+__all__ = [
+    "CAPABILITIES",
+    "Accelerator",
+    "call_for_device",
+    "device_function",
+    "is_out_of_memory",
+]
+
 
 CAPABILITIES = frozenset(
     {
@@ -323,19 +330,35 @@ class _OnClass:
 
 
 def _without_self(function: FunctionType, arguments: tuple[str, ...]) -> Any:
-    return staticmethod(function) if _takes_no_self(function, arguments) else _OnClass(function)
-
-
-def _takes_no_self(function: FunctionType, arguments: tuple[str, ...]) -> bool:
     signature = inspect.signature(function)
-    if "self" in signature.parameters:
-        return False
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        return False
-    return True
+    if "self" not in signature.parameters:
+        with suppress(TypeError):  # it takes others
+            signature.bind(*arguments)
+            return staticmethod(function)
+    return _OnClass(function)
 
 
 for _name, _arguments in _CALLED_WITHOUT_SELF.items():
     setattr(Accelerator, _name, _without_self(vars(Accelerator)[_name], _arguments))
+
+
+def device_function(device_type: str, name: str) -> Callable[..., Any] | None:
+    """Return ``torch.<device_type>.<name>``, or ``None`` if torch has no such module or function."""
+    function: Callable[..., Any] | None = getattr(getattr(torch, device_type, None), name, None)
+    return function
+
+
+def call_for_device(device: torch.device, name: str) -> Any:
+    """Call ``torch.<device type>.<name>`` for ``device``; return ``None`` if there is no such function."""
+    function = device_function(device.type, name)
+    if function is None:
+        return None
+    return function(device) if _takes_argument(function) else function()
+
+
+def _takes_argument(function: Callable[..., Any]) -> bool:
+    # Functions of device types with at most one device per machine don't always take a device.
+    try:
+        return bool(inspect.signature(function).parameters)
+    except ValueError:  # a compiled function without a signature
+        return True

@@ -1,4 +1,4 @@
-"""The device-neutral accelerator: any device type that torch itself reports, under that type's own name."""
+"""The device-neutral accelerator: any device type that torch itself reports, under that type's own name; its memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import torch
 
 from ..errors import BackendError, UnknownNameError, quoted
 from ..utilities.torch_private import device_type_names
-from .base import Accelerator
-from .memory import memory_stats
-from .torch_module import device_function
+from .base import Accelerator, call_for_device, device_function
 
-__all__ = ["TorchDeviceAccelerator", "device_types"]
+__all__ = [
+    "TorchDeviceAccelerator",
+    "device_types",
+    "memory_stats",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -94,3 +96,35 @@ def _count(device_type: str) -> int:
     except Exception:  # a vendor's module can raise anything
         logger.warning("torch.%s: counting devices failed; it is treated as unavailable", device_type, exc_info=True)
         return 0
+
+
+_FUNCTIONS = {
+    "memory_allocated_bytes": ("memory_allocated", "current_allocated_memory"),
+    "memory_allocated_peak_bytes": ("max_memory_allocated",),
+    "memory_reserved_bytes": ("memory_reserved", "driver_allocated_memory"),
+}
+"""Statistics, and the names that the function for each has in the modules of different device types."""
+
+
+def memory_stats(device: str | torch.device) -> dict[str, Any]:
+    """The memory of ``device``, which must be in use, for :meth:`core.Accelerator.get_device_stats`.
+
+    ``memory_allocated_bytes`` (by tensors), ``memory_allocated_peak_bytes``, ``memory_reserved_bytes`` (by torch),
+    ``memory_free_bytes`` and ``memory_total_bytes``, as far as ``torch.<device type>`` has functions for them.
+
+    Args:
+        device: A device with its index.
+
+    Returns:
+        Statistics by name.
+    """
+    device = torch.device(device)
+    stats: dict[str, Any] = {}
+    for stat, functions in _FUNCTIONS.items():
+        value = next((v for f in functions if (v := call_for_device(device, f)) is not None), None)
+        if value is not None:
+            stats[stat] = value
+    free_and_total = call_for_device(device, "mem_get_info")
+    if free_and_total is not None:
+        stats["memory_free_bytes"], stats["memory_total_bytes"] = free_and_total
+    return stats

@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
-from ..strategies.failures.first_failure import Failures
-from ..strategies.failures.stack_exchange import Whereabouts
+from ..strategies.first_failure import Failures
 from ..strategies.launchers.cause import print_error
+from ..strategies.stack_exchange import Whereabouts
 from .base import Callback
 
 if TYPE_CHECKING:

@@ -5,10 +5,8 @@ from .batches import drop_padding
 from .combined import CombinedLoader, PreparedCombined, is_collection
 from .loader import PreparedLoader
 from .loader_structure import loader_parts, set_epoch
-from .prepare import prepare_loader
+from .prepare import DataSettings, prepare_loader, skip_first_batches
 from .reading import in_order
-from .settings import DataSettings
-from .skipping import skip_first_batches
 
 __all__ = [
     "ActivePasses",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .sharding import Real
+from .shards import Real
 from .workers import Workers
 
 __all__ = ["ActivePass", "ActivePasses"]
@@ -53,17 +53,16 @@ class ActivePasses:
         """``running`` yields a batch: what it says of that batch now holds for the code that follows."""
         if self.newest is running:
             return
-        self._remove(running)
+        if running in self._active:
+            self._active.remove(running)
         self._active.append(running)
         self.newest = running
 
     def ends(self, running: ActivePass) -> None:
         """``running`` has ended; the loop around it, if any, is in its own pass again."""
-        self._remove(running)
+        if running in self._active:
+            self._active.remove(running)
         self.newest = self._active[-1] if self._active else None
-
-    def _remove(self, running: ActivePass) -> None:
-        self._active = [known for known in self._active if known is not running]
 
     def __reduce__(self) -> tuple[type[ActivePasses], tuple[()]]:
         return ActivePasses, ()  # another process iterates over nothing yet

@@ -12,8 +12,7 @@ from ..errors import ConfigurationError, CoreError
 from .batches import batch_size_of, concatenate, slice_batch
 from .reading import Reading
 from .seeds import seeded
-from .shard_share import Share
-from .sharding import Real
+from .shards import Real, Share
 
 __all__ = ["Dispatch", "dispatched"]
 

@@ -21,7 +21,7 @@ from ..strategies.base import Strategy
 from ..strategies.parallel import ProcessGroupStrategy
 from ..utilities.nested import leaves
 from .loader_structure import loader_parts
-from .sharding import index_source
+from .shards import index_source
 
 __all__ = [
     "FACTS",

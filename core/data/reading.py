@@ -25,12 +25,11 @@ from ..errors import CheckpointError, WrongTypeError
 from ..logging import get_logger
 from ..random import get_host_rng_state
 from ..utilities.torch_private import clear_kept_iterator, kept_iterator
-from .iterable_sharding import MarkedCollate, ShardedStream, stream_steps
 from .loader_structure import keeps_epoch_from_workers
 from .rank_comparison import facts_of_indices
 from .seeds import PassSeeds, draw_seed, mix, replayed, seeded
-from .shard_share import Share
-from .sharding import Real, ShardedSampler, check_split, index_source
+from .shards import Real, ShardedSampler, Share, check_split, index_source
+from .streams import MarkedCollate, ShardedStream, stream_steps
 from .workers import Workers
 
 __all__ = ["MapReading", "Reading", "Start", "StreamReading", "clone_loader", "in_order", "make_reading"]

@@ -24,9 +24,14 @@ from ..utilities.torch_private import (
     run_worker,
     set_worker_function,
 )
-from .child_signals import Handled, handled_signals
 
-__all__ = ["Workers", "note_full_memory"]
+__all__ = [
+    "Handled",
+    "Workers",
+    "handled_signals",
+    "note_full_memory",
+]
+
 
 _END: Any = object()
 """In place of a batch, where there is none."""
@@ -254,3 +259,55 @@ def _each(do: Callable[[Workers], None]) -> None:
 atexit.register(_each, Workers.kill)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _each(Workers.forget))
+
+
+class Handled:
+    """The handler of a signal that this process acts on elsewhere.
+
+    Args:
+        before: The handler before, which a fork of this process gets back.
+    """
+
+    def __init__(self, before: Any) -> None:
+        self.before = before
+
+    def __call__(self, number: int, frame: object) -> None:
+        """Handle it."""
+
+
+def handled_signals() -> list[int]:
+    """The signals that this process acts on elsewhere."""
+    return [number for number in signal.valid_signals() if isinstance(signal.getsignal(number), Handled)]
+
+
+_mask = threading.local()
+
+
+def _block_before_fork() -> None:
+    """Before a fork: a signal to the fork waits until it has its handlers."""
+    numbers = handled_signals()
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, {*numbers, signal.SIGTERM}) if numbers else None
+
+
+def _unblock_after_fork() -> None:
+    if _mask.before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+def _give_back_in_fork() -> None:
+    """In a fork: it acts on signals as without this module, and does not write them into this process's pipe."""
+    numbers = handled_signals()
+    for number in numbers:
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, Handled):
+            handler = handler.before
+        signal.signal(number, handler)
+    if numbers:
+        signal.set_wakeup_fd(-1)
+    _unblock_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_block_before_fork, after_in_parent=_unblock_after_fork, after_in_child=_give_back_in_fork
+    )

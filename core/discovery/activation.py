@@ -20,13 +20,23 @@ import attrs
 import pluggy
 
 from .. import hookspecs, specs
-from ..errors import harmless
+from ..errors import BackendError, harmless
 from ..kinds import KINDS, Kind
-from .loading import describe, trace
+from ..specs import BackendSpec
+from .import_side_effects import ProcessState
+from .loading import describe, load, target_name, trace
 
-__all__ = ["Activation", "Elsewhere", "Failure", "activate"]
+__all__ = [
+    "Activation",
+    "Elsewhere",
+    "Failure",
+    "activate",
+    "activate_watched",
+    "load_watched",
+]
 
 logger = logging.getLogger(__name__)
+
 
 _MOST = 1000
 """Specs that a hook may return; a hook that never ends would fill the memory."""
@@ -105,10 +115,10 @@ def activate(
                     found, faults = {}, dict.fromkeys(names, Failure(f"its {kind.hook} changes os.environ: {changes}"))
             usable |= {(kind.name, name): spec for name, spec in found.items()}
             failures |= {(kind.name, name): fault for name, fault in faults.items()}
-    if watch.output:
-        printed = harmless(" ".join(watch.output.split()), 200)
+    if output := watch.printed.getvalue():
+        printed = harmless(" ".join(output.split()), 200)
         logger.warning("plugin module %s printed during its activation: %s", module, printed)
-    return Activation(usable, failures, watch.output)
+    return Activation(usable, failures, output)
 
 
 def _import(
@@ -139,12 +149,12 @@ class _Watch:
     """Keeps printed output, and undoes changes of the environment variables."""
 
     def __init__(self) -> None:
-        self._printed = io.StringIO()
+        self.printed = io.StringIO()
 
     def __enter__(self) -> _Watch:
         self._environ = dict(os.environ)
         self._streams = sys.stdout, sys.stderr
-        self._replacements = _Stream(self._printed, sys.stdout), _Stream(self._printed, sys.stderr)
+        self._replacements = _Stream(self.printed, sys.stdout), _Stream(self.printed, sys.stderr)
         sys.stdout, sys.stderr = self._replacements
         return self
 
@@ -153,10 +163,6 @@ class _Watch:
         for replacement in self._replacements:
             replacement.release()
         self.take_changes()
-
-    @property
-    def output(self) -> str:
-        return self._printed.getvalue()
 
     def take_changes(self) -> str:
         """Undo the changes since the last call; returns the names of the variables."""
@@ -246,3 +252,44 @@ def _compare(
     for name in declared - found.keys():
         faults[name] = Failure(f"its metadata declares {name!r}, but its {kind.hook} returns {names}")
     return {name: spec for name, spec in found.items() if name not in faults}, faults
+
+
+_refused: dict[str, str] = {}
+"""By target or module, why it was refused: a module runs once in a process, and is refused each time after that."""
+
+
+def load_watched(spec: BackendSpec, origin: str) -> type[Any]:
+    """Like :func:`core.discovery.loading.load`, and refuses a target whose import changes this process.
+
+    Raises:
+        BackendError: See there; or the import changes the process, which is undone where it can be.
+    """
+    target = target_name(spec.target)
+    state = ProcessState()
+    try:
+        return load(spec, origin)
+    finally:
+        _refuse(target, state, f"{spec.kind} {spec.name!r} of {origin}")
+
+
+def activate_watched(module: str, declared: Mapping[str, set[str]]) -> Activation:
+    """Like :func:`core.discovery.activation.activate`, and refuses a module whose import changes this process.
+
+    Raises:
+        BackendError: The import changes the process, which is undone where it can be.
+    """
+    state = ProcessState()
+    try:
+        return activate(module, declared)
+    finally:
+        _refuse(module, state, f"plugin module {module!r}")
+
+
+def _refuse(target: str, state: ProcessState, subject: str) -> None:
+    if changes := state.take_changes():
+        _refused[target] = changes
+    if target in _refused:
+        raise BackendError(
+            f"{subject} is refused, because its import changes this process: {_refused[target]}. Import what does this "
+            "where it is used, or uninstall the plugin."
+        )

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import BackendError, UnknownNameError, nearest, quoted
 from ..kinds import CLASS_KINDS
 from .loading import check_class, import_target
-from .missing_requirements import check_needs, is_there
+from .metadata import check_needs, is_there
 from .scan import Row
 from .selection import survey, why_unusable
 

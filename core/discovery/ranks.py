@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ..environments.external import RankVariables
-from ..environments.inherited import claim_ranks, ranks_environ
-from ..environments.variables import LAUNCHED, whole_number
+from ..environments.base import LAUNCHED, RankVariables, whole_number
+from ..environments.local import claim_ranks, ranks_environ
 from ..errors import BackendError
 from ..registration import ClusterEnvironmentRegistry
 from ..specs import ClusterEnvironmentSpec

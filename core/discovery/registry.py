@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -15,8 +16,7 @@ from ..hints.remedies import known_names, package, providers, remedies
 from ..kinds import KINDS
 from ..registration import REGISTRIES
 from ..specs import AcceleratorSpec, BackendSpec
-from .activation import Activation, Elsewhere, activate
-from .guarded_import import activate_watched, load_watched
+from .activation import Activation, Elsewhere, activate, activate_watched, load_watched
 from .loading import import_target, load, target_name
 from .plugin_answers import Learning, Verdict
 from .scan import Row, normalized
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 THIS_PROCESS = "this process"
 """The distribution shown for a backend that was registered in code."""
+
+_NONE: Mapping[str, BackendSpec] = MappingProxyType({})
 
 
 class Registry:
@@ -53,9 +55,9 @@ class Registry:
         self._learning, self._overriding = learning, overriding
         self._rows = found.rows
         self._by_module: dict[tuple[str, str], list[Row]] = {}
-        self._by_name: dict[tuple[str, str], list[Row]] = {}
+        self._by_name: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
         self._index(found.rows)
-        self._registered = {kind: registered.get(kind, {}) for kind in KINDS}
+        self._registered = {**dict.fromkeys(KINDS, _NONE), **registered}
         self._activations: dict[tuple[str, str], Activation] = {}
         self._looked_up: set[tuple[str, str]] = set()
         self._causes: dict[tuple[str, str, str], BaseException | None] = {}
@@ -80,8 +82,9 @@ class Registry:
         Raises:
             ConfigurationError: ``CORE_PLUGINS`` or ``CORE_PROBE_TIMEOUT`` is malformed.
         """
-        registered = {kind: registry.specs() for kind, registry in REGISTRIES.items()}
-        overriding = {kind: registry.overriding for kind, registry in REGISTRIES.items()}
+        registered, overriding = {}, {}
+        for kind, registry in REGISTRIES.items():
+            registered[kind], overriding[kind] = registry.specs(), registry.overriding
         return cls(survey(environ, path), registered, None if is_trusted else Learning(environ), overriding)
 
     def rows(self, kind: str | None = None) -> list[Row]:
@@ -117,19 +120,19 @@ class Registry:
         """
         subject = f"{argument or kind}={name!r}"
         self._looked_up.add((kind, name))
-        self._learn(self._holders(kind, name), refresh=True)
+        self._learn(self._by_name[kind, name], refresh=True)
         spec = self._named(kind, name, subject)
         if spec is not None:
             return [spec]
         claimants: list[BackendSpec] = []
-        if not self._holders(kind, name):
+        if not self._by_name[kind, name]:
             claimants = [spec for spec in self.specs(kind) if name in spec.aliases]
         if claimants:
             return sorted(claimants, key=lambda spec: (-spec.priority, spec.name))
-        if name != name.lower() and not self._holders(kind, name):
+        if name != name.lower() and not self._by_name[kind, name]:
             with suppress(UnknownNameError):
                 return self.find(kind, name.lower(), argument=argument)
-        raise self._unusable(kind, name, subject) if self._holders(kind, name) else self._unknown(kind, name, subject)
+        raise self._unusable(kind, name, subject) if self._by_name[kind, name] else self._unknown(kind, name, subject)
 
     def specs(self, kind: str) -> list[BackendSpec]:
         """All usable backends, ordered by name; activates every plugin that has one of that kind."""
@@ -148,8 +151,14 @@ class Registry:
         """The spec of an installed backend; ``None`` if it cannot be used, for the reason that the row then has."""
         if row.state != "installed":
             return None
-        activation = self._activations.get((row.distribution, row.module)) or self._activated(row)
-        return activation.specs.get((row.kind, row.name))
+        key = row.distribution, row.module
+        if key not in self._activations:
+            self._learn([row])
+        if key not in self._activations:
+            logger.debug("activating %s of %s", row.module, row.origin)
+            self._activations[key] = activation = activate(row.module, self._declared(row))
+            self._record(row, list(self._by_module[key]), activation)
+        return self._activations[key].specs.get((row.kind, row.name))
 
     def failures(self, kind: str) -> list[Row]:
         """The backends of that kind found broken so far."""
@@ -234,17 +243,14 @@ class Registry:
 
     # -- installed and registered ------------------------------------------------------------------------------------
 
-    def _holders(self, kind: str, name: str) -> list[Row]:
-        return self._by_name.get((kind, name), [])
-
     def _index(self, rows: Iterable[Row]) -> None:
         for row in rows:
             self._by_module.setdefault((row.distribution, row.module), []).append(row)
-            self._by_name.setdefault((row.kind, row.name), []).append(row)
+            self._by_name[row.kind, row.name].append(row)
 
     def _named(self, kind: str, name: str, subject: str) -> BackendSpec | None:
         registered = self._registered[kind].get(name)
-        rows = self._holders(kind, name)
+        rows = self._by_name[kind, name]
         if name in self._overriding.get(kind, ()) and not any(row.is_core for row in rows):
             return registered
         installed = next(filter(None, map(self.spec, rows)), None)
@@ -265,7 +271,7 @@ class Registry:
         """The installed backend that ``spec`` comes from; ``None`` if it was registered or made in code."""
         if self._registered[spec.kind].get(spec.name) is spec:
             return None
-        for row in self._holders(spec.kind, spec.name):
+        for row in self._by_name[spec.kind, spec.name]:
             if self._returned(row) is not None:
                 return row
         for row in self._rows:  # made from one under another name
@@ -277,16 +283,6 @@ class Registry:
         activation = self._activations.get((row.distribution, row.module))
         return activation.specs.get((row.kind, row.name)) if activation and row.state == "installed" else None
 
-    def _activated(self, row: Row) -> Activation:
-        key = row.distribution, row.module
-        if key not in self._activations:
-            self._learn([row])
-        if key not in self._activations:
-            logger.debug("activating %s of %s", row.module, row.origin)
-            self._activations[key] = activation = activate(row.module, self._declared(row))
-            self._record(row, list(self._by_module[key]), activation)
-        return self._activations[key]
-
     def _declared(self, row: Row) -> dict[str, set[str]]:
         """By kind, the names that the metadata declares for the module of ``row``."""
         declared: dict[str, set[str]] = {}
@@ -296,27 +292,25 @@ class Registry:
 
     def _learn(self, rows: list[Row], *, refresh: bool = False) -> None:
         """Activate the plugin modules of these rows in a separate process, except core's own."""
-        if refresh:
-            for row in rows:
-                self._forget_old(row)
-        modules = {(row.distribution, row.module): row for row in rows if not row.is_core and row.state == "installed"}
-        unknown = [row for key, row in modules.items() if key not in self._activations]
+        unknown: dict[tuple[str, str], Row] = {}
+        for row in rows:
+            key = row.distribution, row.module
+            known = self._activations.get(key)
+            if refresh and known is not None and known.is_old:  # a failure that an earlier run has found: ask again
+                known = None
+                failures = self._activations.pop(key).failures
+                for other in self._by_module[key]:
+                    if other.state == "failed" and (other.kind, other.name) in failures:
+                        other.state, other.reason, other.detail = "installed", "", ""
+            if known is None and not row.is_core and row.state == "installed":
+                unknown[key] = row
         if self._learning is None or not unknown:
             return
-        activations = self._learning.activations([(row, self._declared(row)) for row in unknown], refresh=refresh)
-        for row, activation in zip(unknown, activations, strict=True):
+        asked = [(row, self._declared(row)) for row in unknown.values()]
+        for (row, _), activation in zip(asked, self._learning.activations(asked, refresh=refresh), strict=True):
             key = row.distribution, row.module
             self._activations[key] = activation
             self._record(row, list(self._by_module[key]), activation)
-
-    def _forget_old(self, row: Row) -> None:
-        """Let the plugin of ``row`` be asked again if its failure is one that an earlier run has found."""
-        key = row.distribution, row.module
-        if key in self._activations and self._activations[key].is_old:
-            failures = self._activations.pop(key).failures
-            for other in self._by_module[key]:
-                if other.state == "failed" and (other.kind, other.name) in failures:
-                    other.state, other.reason, other.detail = "installed", "", ""
 
     def _record(self, row: Row, rows: list[Row], activation: Activation) -> None:
         """Write the result of a plugin module's activation into its rows."""
@@ -349,7 +343,7 @@ class Registry:
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def _unusable(self, kind: str, name: str, subject: str) -> BackendError:
-        rows = self._holders(kind, name)
+        rows = self._by_name[kind, name]
         error = BackendError(f"{subject}: {why_unusable(rows)}. Usable: {quoted(self.names(kind), near=name)}.")
         causes = (self._causes.get((row.kind, row.name, row.distribution)) for row in rows)
         error.__cause__ = next((cause for cause in causes if cause is not None), None)

@@ -18,8 +18,8 @@ from __future__ import annotations
 from ..errors import ConfigurationError, nearest
 from ..kinds import CLASS_KINDS, COMMAND, INTERFACE, OLDEST_INTERFACE
 from ..utilities.environment_variables import check_variables
+from .metadata import unmet
 from .scan import CORE, Damage, Row, normalized, scan
-from .versions import unmet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ def survey(environ: Mapping[str, str], path: Sequence[str] | None = None) -> Sur
     rows = scan(path, damaged, shadowed)
     version = next((row.version for row in rows if row.is_core), "")
     plugins = [row for row in rows if not row.is_core]
-    _deny(plugins, entries)
+    if entries:
+        _deny(plugins, entries)
     _compare(plugins, version)
     _find_conflicts(rows)
     warnings = [text for entry in entries if (text := _without_effect(entry, rows))]

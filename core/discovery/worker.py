@@ -20,7 +20,7 @@ from ..errors import BackendError, CoreError
 from ..kinds import KINDS
 from ..utilities.user_modules import import_all, read_imports
 from .loading import describe, import_target, load_target, trace
-from .missing_requirements import check_needs, is_there
+from .metadata import check_needs, is_there
 
 if TYPE_CHECKING:
     from .registry import Registry
@@ -177,7 +177,7 @@ class _Jobs:
 
     def _activate(self, job: Mapping[str, Any]) -> dict[str, Any]:
         from .import_side_effects import ProcessState
-        from .spec_json import changed_by
+        from .plugin_answers import changed_by
 
         module = job["distribution"], job["module"]
         state = ProcessState()
@@ -211,7 +211,7 @@ class _Jobs:
 
     def _load_unchanged(self, spec: Any) -> None:
         from .import_side_effects import ProcessState
-        from .spec_json import changed_by
+        from .plugin_answers import changed_by
 
         for kind in KINDS.values():
             import_target(kind.base)  # what core itself changes is not the plugin's change
@@ -281,19 +281,19 @@ def _ask_environment(registry: Registry, spec: Any, row: Row) -> None:
 
 
 def _learn(job: Mapping[str, Any]) -> dict[str, Any]:
-    from .spec_json import learn
+    from .plugin_answers import learn
 
     return learn(job)
 
 
 def _vet(job: Mapping[str, Any]) -> dict[str, Any]:
-    from .spec_json import vet
+    from .plugin_answers import vet
 
     return vet(job)
 
 
 def _started(job: Mapping[str, Any]) -> dict[str, Any]:
-    from .spec_json import decoded
+    from .plugin_answers import decoded
 
     spec = decoded(job["spec"])
     function = import_target(spec.detect) if spec.detect else load_target(spec).detect

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from ..discovery.ranks import by_priority, has_started
 from ..discovery.registry import Registry
-from ..environments.inherited import OWNER
-from ..environments.variables import LARGEST_PORT, LAUNCHED, TORCHRUN_VARIABLES, whole_number
+from ..environments.base import LARGEST_PORT, LAUNCHED, TORCHRUN_VARIABLES, whole_number
+from ..environments.local import OWNER
 from ..errors import ConfigurationError, CoreError
 from .report import Check
 

@@ -1,16 +1,10 @@
 """Cluster environments: they tell a process its ranks and the address at which the processes meet."""
 
 from ..utilities.lazy import lazy_names
-from .base import ClusterEnvironment
-from .external import LaunchedEnvironment, RankVariables
-from .kubeflow import KubeflowEnvironment
+from .base import ClusterEnvironment, LaunchedEnvironment, RankVariables
+from .job_schedulers import LSFEnvironment, MPICHEnvironment, OpenMPIEnvironment, PMIxEnvironment, SlurmEnvironment
 from .local import LocalEnvironment
-from .lsf import LSFEnvironment
-from .mpi import MPICHEnvironment, OpenMPIEnvironment
-from .plain import PlainEnvironment
-from .pmix import PMIxEnvironment
-from .slurm import SlurmEnvironment
-from .torchelastic import TorchElasticEnvironment
+from .torch_env import KubeflowEnvironment, PlainEnvironment, TorchElasticEnvironment
 
 __all__ = [
     "ClusterEnvironment",

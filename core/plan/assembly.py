@@ -1,14 +1,29 @@
-"""Plan -> live Strategy."""
+"""From names to objects: constructing a backend, the live Strategy of a Plan, and the Plan that a launcher has sent."""
 
 from __future__ import annotations
 
-from ..errors import ConfigurationError
-from ..hints.remedies import remedies
-from ..strategies.base import Strategy
-from ..strategies.process_plan import ProcessPlan
-from .model import Plan
+from typing import Any
 
-__all__ = ["assemble"]
+import attrs
+
+from .. import specs
+from ..discovery.loading import describe, load
+from ..discovery.registry import Registry
+from ..environments.local import LAUNCH_VARIABLES, LAUNCHED, claim_ranks
+from ..errors import BackendError, ConfigurationError, CoreError
+from ..hints.remedies import remedies
+from ..kinds import KINDS
+from ..specs import BackendSpec
+from ..strategies.base import Strategy
+from ..strategies.inputs import ProcessPlan
+from .model import Choice, Plan
+from .request import Argument, Request, checked
+
+__all__ = [
+    "assemble",
+    "construct",
+    "take_launched",
+]
 
 
 def assemble(plan: Plan) -> Strategy:
@@ -58,3 +73,62 @@ def _check_methods(strategy: Strategy) -> None:
                     f"strategy: {kind.__name__} defines {name!r}, as strategies of Lightning do, but nothing calls it "
                     f"here. {known[name]}"
                 )
+
+
+def construct(spec: BackendSpec, cls: type[Any], **more: Any) -> Any:
+    """Create an instance of ``cls`` with the spec's arguments, and name it after the spec.
+
+    Args:
+        spec: The backend's description.
+        cls: Its imported target.
+        **more: Further constructor arguments.
+
+    Raises:
+        CoreError: The class rejects its arguments.
+        BackendError: The class raises anything else.
+    """
+    try:
+        part = cls(**more, **spec.init_args)
+        part.name = spec.name
+    except CoreError:
+        raise
+    except (Exception, SystemExit) as error:  # a backend's class may raise anything
+        arguments = ", ".join(f"{name}={value!r}" for name, value in spec.init_args.items())
+        raise BackendError(
+            f"{spec.kind} {spec.name!r} is broken: {cls.__qualname__}({arguments}) raises {describe(error)}"
+        ) from error
+    return part
+
+
+def take_launched(request: Request) -> Plan | None:
+    """The launcher's Plan with live parts of this process; ``None`` if the Plan is the answer to another request.
+
+    The Plan has no reasons and no rejected candidates; see :meth:`core.plan.Plan.for_ranks`.
+
+    Raises:
+        CoreError: A part cannot be constructed in this process.
+    """
+    if request.is_of_process:
+        claim_ranks([LAUNCHED], LAUNCH_VARIABLES)
+    plan = Plan.from_json(request.environ[LAUNCHED])
+    if plan.request != request.describe():
+        return None
+    strategy = _part("strategy", plan.strategy, request.strategy, request)
+    requested = {kind: checked(Argument(kind, value, "strategy")) for kind, value in strategy.requested_parts.items()}
+    parts = {
+        kind: strategy
+        if kind == "strategy"
+        else _part(kind, choice, requested.get(kind, getattr(request, kind)), request)
+        for kind, choice in plan.choices().items()
+    }
+    return attrs.evolve(plan, parts=parts)
+
+
+def _part(kind: str, choice: Choice, value: Any, request: Request) -> Any:
+    if not isinstance(value, str):
+        return value
+    if choice.target is None:
+        spec = Registry.read(request.environ).find(kind, choice.name)[0]
+    else:
+        spec = getattr(specs, KINDS[kind].spec)(name=choice.name, target=choice.target, init_args=choice.init_args)
+    return construct(spec, load(spec), **({"environ": request.environ} if kind == "cluster_environment" else {}))

@@ -15,7 +15,7 @@ from ..discovery.registry import Registry
 from ..discovery.scan import Row
 from ..errors import BackendError, CoreError, UnknownNameError, quoted
 from ..specs import AcceleratorSpec, BackendSpec
-from .construction import construct
+from .assembly import construct
 from .model import Choice, Rejected
 from .request import Argument
 

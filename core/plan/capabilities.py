@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ..accelerators.base import Accelerator
-from ..errors import ConfigurationError
+from ..errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from ..precisions.base import Precision
 
-__all__ = ["check_able", "check_eager", "usable_cores", "warn_of_cores"]
+__all__ = [
+    "check_able",
+    "check_eager",
+    "check_process_group_backend",
+    "usable_cores",
+    "warn_of_cores",
+]
 
 logger = logging.getLogger(__name__)
+
 
 _COMPUTING = {torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """The capability that computing in a dtype needs."""
@@ -26,7 +35,13 @@ def check_able(accelerator: Accelerator, precision: Precision, precision_name: s
         ConfigurationError: A needed capability is unsupported; the message has the accelerator's reason.
     """
     unsupported = accelerator.unsupported
-    for capability in _needed_by(precision):
+    dtypes = dict.fromkeys((precision.param_dtype, precision.compute_dtype))
+    needed = [_COMPUTING[dtype] for dtype in dtypes if dtype in _COMPUTING]
+    if precision.compute_dtype is not precision.param_dtype:
+        needed.append("autocast")
+    if precision.scales_loss:
+        needed.append("loss_scaling")
+    for capability in needed:
         if capability in unsupported:
             raise ConfigurationError(
                 f"precision={precision_name!r} needs {capability}, which accelerator {accelerator.name!r} does not "
@@ -75,11 +90,36 @@ def warn_of_cores(processes: int, requested: str) -> None:
         )
 
 
-def _needed_by(precision: Precision) -> list[str]:
-    dtypes = dict.fromkeys((precision.param_dtype, precision.compute_dtype))
-    needed = [_COMPUTING[dtype] for dtype in dtypes if dtype in _COMPUTING]
-    if precision.compute_dtype is not precision.param_dtype:
-        needed.append("autocast")
-    if precision.scales_loss:
-        needed.append("loss_scaling")
-    return needed
+def check_process_group_backend(backend: Any, device: torch.device) -> None:
+    """Reject a backend that ``torch.distributed`` does not have here, or that does not support ``device``.
+
+    Args:
+        backend: A name; or ``"<device type>:<name>"`` for several device types, separated by commas.
+        device: One of the run's devices.
+
+    Raises:
+        WrongTypeError: ``backend`` is not a string.
+        BackendError: The backend is not available, or not for this type of device.
+    """
+    if not isinstance(backend, str):
+        raise WrongTypeError(f"process_group_backend must be a name such as 'gloo'; got {backend!r}.")
+    fault = _fault(backend.lower(), device.type)
+    if fault:
+        usable = [name for name in dist.Backend.backend_list if not _fault(name, device.type)]
+        raise BackendError(
+            f"process_group_backend={backend!r} cannot be used: {fault}. Valid for device type {device.type!r}: "
+            f"{quoted(usable)}."
+        )
+
+
+def _fault(backend: str, device_type: str) -> str:
+    by_type = {device_type: backend}
+    if ":" in backend:
+        by_type = {of: name for of, _, name in (pair.partition(":") for pair in backend.split(","))}
+    for name in by_type.values():
+        if name == dist.Backend.UNDEFINED or not dist.is_backend_available(name):
+            return f"torch.distributed has no backend {name!r} here"
+    if device_type not in by_type:
+        return f"it names no backend for device type {device_type!r}"
+    served = dist.Backend.backend_capability.get(backend, [device_type])  # torch checks no more of one with types
+    return "" if device_type in served else f"it supports {quoted(served)}, not {device_type!r}"

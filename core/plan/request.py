@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from ..environments.inherited import own_environ
+from ..environments.local import own_environ
 from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
 from ..hints.argument_checks import instead_of_class, is_list
 from ..kinds import KINDS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -23,11 +23,9 @@ from ..logging import follow_variable, get_logger
 from ..specs import AcceleratorSpec, BackendSpec, StrategySpec
 from ..strategies.base import Strategy
 from ..utilities.user_modules import import_all
-from .backend_check import check_process_group_backend
+from .assembly import construct, take_launched
 from .candidates import choose_accelerator, outranked, unusable
-from .capabilities import check_able, check_eager, warn_of_cores
-from .construction import construct
-from .launcher_plan import take_launched
+from .capabilities import check_able, check_eager, check_process_group_backend, warn_of_cores
 from .model import Choice, Plan, Rejected
 from .request import ARGUMENTS, Argument, Request, checked
 
@@ -102,10 +100,7 @@ class _Resolution:
         self._check_environment(environment, processes, num_nodes)
         for kind, default in DEFAULTS.items():
             self._choose(kind, getattr(strategy, f"default_{kind}", default))
-        self._check_supported(strategy, world_size)
-        check_able(accelerator, self.parts["precision"], self.choices["precision"].name, world_size)
-        if not self._is_made_for_accelerator(strategy):
-            check_eager(accelerator, self.choices["strategy"].name)
+        self._check_supported(strategy, accelerator, world_size)
         process_group_backend, process_group_reason = self._choose_process_group(strategy, accelerator, devices[0])
         return Plan(
             request=self.request.describe(),
@@ -197,16 +192,18 @@ class _Resolution:
         count = "several processes" if is_parallel else "one process"
         self._take(found, f"the default of accelerator {accelerator.name!r} for {count}")
 
-    def _check_supported(self, strategy: Strategy, world_size: int) -> None:
+    def _check_supported(self, strategy: Strategy, hardware: Accelerator, world_size: int) -> None:
         name, accelerator = self.choices["strategy"].name, self.choices["accelerator"].name
         precision = self.choices["precision"].name
         spec: StrategySpec | None = self.specs.get("strategy")
+        is_made_for_accelerator = False
         for facts in (strategy, spec) if spec is not None else (strategy,):
             if facts.accelerators is not None and accelerator not in facts.accelerators:
                 raise ConfigurationError(
                     f"strategy={name!r} does not support accelerator {accelerator!r}. Valid accelerators: "
                     f"{quoted(facts.accelerators)}."
                 )
+            is_made_for_accelerator |= facts.accelerators is not None
             if facts.precisions is not None and precision not in facts.precisions:
                 raise ConfigurationError(
                     f"strategy={name!r} does not support precision {precision!r}. Valid precisions: "
@@ -219,12 +216,9 @@ class _Resolution:
                     f"strategy={name!r} does not support {world_size} process(es), which "
                     f"{self.arguments['devices']} and {self.arguments['num_nodes']} give. Valid: {valid}."
                 )
-
-    def _is_made_for_accelerator(self, strategy: Strategy) -> bool:
-        """Whether the strategy declares support for this accelerator by name."""
-        spec: StrategySpec | None = self.specs.get("strategy")
-        named = (*(strategy.accelerators or ()), *((spec.accelerators or ()) if spec is not None else ()))
-        return self.choices["accelerator"].name in named
+        check_able(hardware, self.parts["precision"], precision, world_size)
+        if not is_made_for_accelerator:
+            check_eager(hardware, name)
 
     def _choose_launcher(
         self, strategy: Strategy, environment: ClusterEnvironment, processes: int, num_nodes: int
@@ -276,12 +270,8 @@ class _Resolution:
     def _choose_environment(self) -> ClusterEnvironment:
         if not self.arguments["cluster_environment"].is_auto:
             self._choose("cluster_environment")
-        else:
-            self._detect_environment()
-        environment: ClusterEnvironment = self.parts["cluster_environment"]
-        return environment
-
-    def _detect_environment(self) -> None:
+            requested: ClusterEnvironment = self.parts["cluster_environment"]
+            return requested
         chosen: BackendSpec | None = None
         rejected = unusable("cluster_environment", self.registry)
         told = self.registry.started(self.environments, self.request.environ)
@@ -299,6 +289,8 @@ class _Resolution:
                 "cluster_environment to a name, or repair what keeps 'local' from being used."
             )
         self._take(chosen, "has the highest priority of those that detect how this process was started", rejected)
+        detected: ClusterEnvironment = self.parts["cluster_environment"]
+        return detected
 
     def _not_started_by(self, spec: Any, told: bool | str | None) -> str | None:
         """Why a cluster environment is not the one; ``told`` is what a plugin's has said in a separate process."""
@@ -359,6 +351,7 @@ class _Resolution:
             reason = argument.reason
         started = environment.local_world_size if is_started else 1
         copies = 1
+        pick = accelerator.pick_idle_devices if self.request.auto_select_gpus else accelerator.pick_devices
         if limit == 1 < started and value in (started, str(started)) and (only := _only_device(self.request.environ)):
             value, copies, reason = 1, started, f"{reason}; by {only}, each of them sees one device"
         try:
@@ -367,7 +360,7 @@ class _Resolution:
                 all_devices=accelerator.auto_device_count(),
                 limit=limit,
                 accelerator=accelerator.name,
-                pick=None if is_started else self._pick_of(accelerator),
+                pick=None if is_started else pick,
             )
         except DeviceError as error:
             if value is argument.value and argument.label == "devices":
@@ -399,9 +392,6 @@ class _Resolution:
             raise DeviceError(
                 f"auto_select_gpus=True, {argument}: it chooses idle devices of this machine; {why}. Leave it out."
             )
-
-    def _pick_of(self, accelerator: Accelerator) -> Callable[[int], list[int]]:
-        return accelerator.pick_idle_devices if self.request.auto_select_gpus else accelerator.pick_devices
 
     def _choose_num_nodes(self, environment: ClusterEnvironment) -> tuple[int, str]:
         argument = self.arguments["num_nodes"]

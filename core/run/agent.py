@@ -26,16 +26,13 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from ..environments.local import GLOO_INTERFACE, loopback_interface
 from ..errors import LaunchError
 from ..strategies.launchers.base import advice_on, describe_exit
-from ..strategies.launchers.parent_watch import LIFELINE
-from ..strategies.store.network_interfaces import interface_towards, is_loopback, named_address
-from ..strategies.store.run_store import connect_store
+from ..strategies.launchers.interrupts import LIFELINE
+from ..strategies.store.run_store import connect_store, interface_towards, is_loopback, named_address
 from . import parent_death
+from .ending import LeftOver, SecondSignal
 from .options import Options, imports_core
 from .output import Output
-from .rendezvous_watch import LostLink
-from .reserved_port import BACKEND
-from .second_signal import SecondSignal
-from .surviving_processes import LeftOver
+from .rendezvous import BACKEND, LostLink
 
 __all__ = ["start"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from ..environments.inherited import OWNER
-from ..environments.variables import LAUNCHED
+from ..environments.base import LAUNCHED
+from ..environments.local import OWNER
 from ..kinds import KINDS
 from ..plan import Request, resolve
 from ..plan.request import VARIABLES

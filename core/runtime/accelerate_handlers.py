@@ -17,7 +17,7 @@ from ..precisions.base import Precision
 from ..precisions.mixed import MixedPrecision
 from ..strategies.base import Strategy
 from ..strategies.ddp import DDPStrategy
-from ..strategies.exchange.ddp_hooks import check_communication_hook
+from ..strategies.ddp_hooks import check_communication_hook
 from ..strategies.parallel import ProcessGroupStrategy
 from .profiling import ProfileKwargs
 

@@ -8,7 +8,7 @@ import attrs
 
 from ..data import ActivePasses, PreparedLoader
 from ..data.active_passes import ActivePass
-from ..data.sharding import Real
+from ..data.shards import Real
 from ..errors import ConfigurationError, WrongTypeError
 from ..hints.argument_checks import suggest_arguments_of
 

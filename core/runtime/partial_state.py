@@ -7,8 +7,8 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from ..discovery.ranks import launched_ranks
-from ..environments.inherited import ranks_environ
-from ..environments.variables import LAUNCHED
+from ..environments.base import LAUNCHED
+from ..environments.local import ranks_environ
 from ..errors import ConfigurationError, WrongTypeError, nearest
 from ..hints.argument_checks import suggest_arguments_of, suggest_in_methods
 from ..hints.attributes import raise_unknown, refuse_assigned

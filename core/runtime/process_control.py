@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from ..errors import LaunchError, WrongTypeError
-from ..strategies.call_sites import call_site
+from ..strategies.calls import call_site
 from .arguments import check_process
 from .exchange.comparison import Agreement
 from .lifecycle import Life

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, NoReturn, TypeVar, cast
 
 from ..errors import WrongTypeError
-from ..strategies.call_sites import call_site
+from ..strategies.calls import call_site
 
 __all__ = ["used_by_with"]
 

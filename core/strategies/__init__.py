@@ -4,23 +4,34 @@ from typing import TYPE_CHECKING
 
 from ..utilities.lazy import lazy_names
 from .base import Strategy
-from .constructor_arguments import ProcessGroupParts, StrategyParts, keyword_parameters
+from .batch_norm import desynchronize
 from .ddp import DDPArguments, DDPStrategy, refuse_unfrozen
-from .exchange.ddp_hooks import COMMUNICATION_HOOKS
-from .exchange.reductions import REDUCTIONS, Reduction
-from .group.destroy import while_alive
+from .ddp_hooks import COMMUNICATION_HOOKS
+from .inputs import ProcessGroupParts, ProcessPlan, StrategyParts, keyword_parameters
 from .launchers import unpicklable_path
+from .manual_gradients import AveragedGradients, ManualGradients, average_gradients
 from .parallel import ParallelStrategy, ProcessGroupStrategy
-from .process_plan import ProcessPlan
+from .process_group import while_alive
+from .reductions import REDUCTIONS, Reduction
 from .single_device import SingleDeviceStrategy
-from .step.inference import InferenceModule, call_without_gradients
-from .step.log_capture import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
-from .step.manual_gradients import AveragedGradients, ManualGradients, average_gradients
-from .step.training_step import StepParts, TrainingStep, TrainingStepOptions, compose_training_step
-from .wrapping.batch_norm import desynchronize
-from .wrapping.module_wrapper import ModuleWrapper
-from .wrapping.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
-from .wrapping.placement import move_module
+from .training_step import (
+    LOG_REDUCTIONS,
+    LoggedValue,
+    StepParts,
+    TrainingStep,
+    TrainingStepOptions,
+    collect_logs,
+    compose_training_step,
+    reduce_logged,
+)
+from .wrapping import (
+    InferenceModule,
+    ModuleWrapper,
+    OptimizerWrapper,
+    call_without_gradients,
+    move_module,
+    unwrap_optimizer,
+)
 
 if TYPE_CHECKING:
     from ..checkpoints.base import CheckpointIO

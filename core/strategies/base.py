@@ -23,13 +23,10 @@ from ..errors import ConfigurationError, CoreError
 from ..precisions.base import Precision, check_applied
 from ..registration import REGISTRIES
 from ..utilities.user_modules import import_all
-from .call_sites import call_site, differing_facts
-from .constructor_arguments import AllArguments, StrategyParts, keyword_parameters, requested_parts
-from .process_plan import ProcessPlan
-from .step.strategy_step import StepMethods
-from .trainer_facts import TrainerFacts
-from .wrapping.module_wrapper import unwrap_module
-from .wrapping.placement import move_module, move_optimizer_state
+from .calls import call_site, differing_facts
+from .inputs import AllArguments, ProcessPlan, StrategyParts, TrainerFacts, keyword_parameters, requested_parts
+from .training_step import StepMethods
+from .wrapping import move_module, move_optimizer_state, unwrap_module
 
 __all__ = ["Strategy"]
 
@@ -359,7 +356,7 @@ class Strategy(StepMethods, TrainerFacts, ABC):
         The front end calls this before :meth:`setup_module` if the user asks for it. With one process it does nothing.
 
         Returns:
-            The layers, which :func:`core.strategies.wrapping.batch_norm.desynchronize` restores.
+            The layers, which :func:`core.strategies.batch_norm.desynchronize` restores.
         """
         del module
         self.check_sync_batch_norm()
@@ -372,7 +369,7 @@ class Strategy(StepMethods, TrainerFacts, ABC):
             self.precision.prepare_optimizer(optimizer)
         return list(optimizers)
 
-    # -- step: see core.strategies.step.strategy_step -----------------------------------------------------------------
+    # -- step: see core.strategies.training_step -----------------------------------------------------------------
 
     def join_uneven(self, joinables: Sequence[Any]) -> AbstractContextManager[Any]:
         """A context in which processes without further batches take part in the others' reductions of ``joinables``.

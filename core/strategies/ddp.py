@@ -18,12 +18,12 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import ConfigurationError, quoted
 from ..utilities.torch_private import FixedBuckets, learns_graph, left_out_by_ddp
-from .constructor_arguments import ProcessGroupParts
-from .exchange.ddp_hooks import CommunicationHook, check_communication_hook, register_communication_hook
-from .exchange.unsendable_dtypes import check_sendable
-from .group.destroy import while_alive
+from .ddp_hooks import CommunicationHook, check_communication_hook, register_communication_hook
+from .inputs import ProcessGroupParts
+from .manual_gradients import AveragedGradients, ManualGradients
 from .parallel import ProcessGroupStrategy
-from .step.manual_gradients import AveragedGradients, ManualGradients
+from .process_group import while_alive
+from .reductions import check_sendable
 
 __all__ = ["DDPArguments", "DDPStrategy", "refuse_unfrozen"]
 

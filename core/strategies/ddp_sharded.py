@@ -17,7 +17,7 @@ from ..errors import ConfigurationError
 from ..utilities.nested import map_tensors
 from ..utilities.torch_private import mark_stepped, share_options
 from .ddp import DDPStrategy
-from .group.destroy import while_alive
+from .process_group import while_alive
 
 with warnings.catch_warnings():
     # It compiles functions in a way that torch itself has deprecated.

@@ -20,28 +20,25 @@ from torch.optim import Optimizer
 from ..accelerators.base import Accelerator
 from ..checkpoints.agreement import run_on_each_rank
 from ..environments.base import ClusterEnvironment
-from ..environments.inherited import claim_ranks, own_environ
-from ..environments.local import LAUNCH_VARIABLES, LAUNCHED, LocalEnvironment
+from ..environments.local import LAUNCH_VARIABLES, LAUNCHED, LocalEnvironment, claim_ranks, own_environ
 from ..errors import ConfigurationError, WrongTypeError, quoted
 from ..random import get_host_rng_state
 from ..utilities.nested import map_tensors
 from ..utilities.objects import broadcast_pickled, by_rank, describe_tensor, gather_pickled, pickled, sendable
 from ..utilities.torch_private import Store
+from . import process_group
 from .base import Strategy
-from .constructor_arguments import StrategyParts
-from .exchange.reductions import REDUCTIONS, as_result, check_reduction, copy_for_reduction
-from .exchange.unsendable_dtypes import as_reduced, as_sent
-from .group import process_group
-from .group.meeting_point import CONNECT_SECONDS, tell_of_end
-from .group.pending_saves import end_saving
-from .group.threads import thread_limit
+from .batch_norm import has_torch_kernels, synchronize
+from .inputs import StrategyParts
 from .launchers import FunctionLauncher, ScriptLauncher
 from .launchers.base import SETTLE_SECONDS
 from .launchers.function import run_in_worker
-from .launchers.parent_watch import end_with_launcher
+from .launchers.interrupts import end_with_launcher
+from .meeting_point import CONNECT_SECONDS, end_saving, tell_of_end
+from .process_group import thread_limit
+from .reductions import REDUCTIONS, as_reduced, as_result, as_sent, check_reduction, copy_for_reduction
 from .store.notes import Board
 from .store.run_store import connect_store, host_store
-from .wrapping.batch_norm import has_torch_kernels, synchronize
 
 __all__ = ["ParallelStrategy", "ProcessGroupStrategy"]
 

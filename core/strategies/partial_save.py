@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from ..checkpoints.agreement import run_on_each_rank
 from ..errors import CheckpointError
 from .base import Strategy
-from .call_sites import is_user_frame, user_frame
+from .calls import is_user_frame, user_frame
 from .parallel import ProcessGroupStrategy
 from .store.notes import Board
 

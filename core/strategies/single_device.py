@@ -7,7 +7,7 @@ from typing import ClassVar, TypeVar
 from torch import Tensor
 
 from .base import Strategy
-from .exchange.reductions import as_result, check_reduction, copy_for_reduction
+from .reductions import as_result, check_reduction, copy_for_reduction
 
 __all__ = ["SingleDeviceStrategy"]
 

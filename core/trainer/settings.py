@@ -16,7 +16,7 @@ from ..callbacks.timer import read_duration
 from ..checkpoints.base import CheckpointIO
 from ..discovery.registry import Registry
 from ..environments.base import ClusterEnvironment
-from ..environments.inherited import own_environ
+from ..environments.local import own_environ
 from ..errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
 from ..hints.argument_checks import check_count, check_path, instead_of_class, is_list
 from ..kinds import KINDS

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from core.accelerators import TorchDeviceAccelerator
 from core.accelerators.torch_device import device_types
 from core.errors import DeviceError
-from core.strategies.wrapping.placement import move_module, move_optimizer_state
+from core.strategies.wrapping import move_module, move_optimizer_state
 
 from .device_rows import ACCEPTED, NOT_THERE, REFUSED
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from core.accelerators import CPUAccelerator
-from core.accelerators.detect import cpu
 
 _CPU = torch.device("cpu")
 
@@ -61,9 +60,8 @@ def test_stats_of_a_host_that_tells_little(monkeypatch: pytest.MonkeyPatch) -> N
     assert list(CPUAccelerator().get_device_stats("cpu")) == ["process_cpu_seconds"]
 
 
-def test_detection_is_torch_free() -> None:
-    """Asking whether the CPU is there imports no torch, and the answer is one."""
-    code = "import sys; from core.accelerators.detect import cpu; print(cpu(), 'torch' in sys.modules)"
+def test_the_package_is_torch_free() -> None:
+    """Importing the package imports no torch."""
+    code = "import sys, core.accelerators; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert run.stdout.split() == ["1", "False"]
-    assert cpu() == 1
+    assert run.stdout.split() == ["False"]

@@ -20,7 +20,7 @@ import core
 from core import hookspecs, registration, specs
 from core.kinds import CLASS_KINDS, KINDS, Kind
 from core.plan import ARGUMENTS, Plan
-from core.strategies.constructor_arguments import StrategyParts
+from core.strategies.inputs import StrategyParts
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from installing import files_of, lay_down
 
-from core.discovery.missing_requirements import unmet_needs
+from core.discovery.metadata import unmet_needs
 
 PLUGIN = """\
 from core.hookspecs import hookimpl

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from installing import environment, lay_down, run_list
 
-from core.discovery.unreadable import check_before_torch, unreadable
+from core.discovery.metadata import check_before_torch, unreadable
 from core.errors import ConfigurationError
 
 GOOD = "Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n\n"

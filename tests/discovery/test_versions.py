@@ -9,7 +9,7 @@ import sys
 import pytest
 from packaging.requirements import Requirement
 
-from core.discovery.versions import unmet
+from core.discovery.metadata import unmet
 
 VERSIONS = ("0.1", "0.1.0", "0.1.1", "0.2", "0.9.9", "1", "1.0.0", "1.0.1", "1.4.2", "1.10", "2", "10.0")
 PLAIN = [
@@ -51,6 +51,6 @@ def test_unreadable_requirement_is_named(requirement: str) -> None:
 
 def test_plain_requirement_needs_no_packaging() -> None:
     """Plain release numbers are compared without importing packaging."""
-    code = "import sys; from core.discovery.versions import unmet; assert unmet('torch-hal>=99', '0.1.0'); "
+    code = "import sys; from core.discovery.metadata import unmet; assert unmet('torch-hal>=99', '0.1.0'); "
     code += "assert not unmet('torch-hal (>=0.1,<1)', '0.1.0'); sys.exit('packaging' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -9,8 +9,8 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from core.strategies.calls import Begun
-from core.strategies.failures.stack_exchange import Stacks, Whereabouts, difference
 from core.strategies.launchers import ScriptLauncher
+from core.strategies.stack_exchange import Stacks, Whereabouts, difference
 
 
 def test_who_has_waited_in_vain_is_not_to_blame() -> None:

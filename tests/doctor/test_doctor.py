@@ -15,8 +15,8 @@ from python_processes import run_python
 
 from core.doctor import installed, machine, processes
 from core.doctor.report import Check, Report, limited
-from core.environments.inherited import OWNER
-from core.environments.variables import LAUNCHED
+from core.environments.base import LAUNCHED
+from core.environments.local import OWNER
 
 
 def problems(checks: list[Check]) -> list[Check]:

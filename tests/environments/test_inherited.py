@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from python_processes import run_python
 
-from core.environments.inherited import OWNER, claim_ranks, own_environ
+from core.environments.local import OWNER, claim_ranks, own_environ
 
 RANKS = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1234"}
 

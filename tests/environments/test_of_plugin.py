@@ -73,7 +73,7 @@ print(json.dumps(facts))
 CHILD = """
 import json
 from core import rank_zero_only
-from core.environments.inherited import own_environ
+from core.environments.local import own_environ
 
 is_silent = rank_zero_only(lambda: False, default=True)()
 print(json.dumps([is_silent, sorted(name for name in own_environ() if name.startswith("FARM_"))]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.environments import TorchElasticEnvironment
-from core.environments.variables import whole_number
+from core.environments.base import whole_number
 from core.errors import ConfigurationError
 
 BY_HAND = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}

@@ -27,9 +27,9 @@ from core.environments.local import LocalEnvironment
 from core.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError
 from core.strategies import DDPStrategy
 from core.strategies.ddp import release_from_group
-from core.strategies.group.process_group import JoinedGroup, adopt, join
 from core.strategies.launchers import FunctionLauncher
-from core.strategies.store import wait_warning
+from core.strategies.process_group import JoinedGroup, adopt, join
+from core.strategies.store import run_store
 from core.strategies.store.run_store import RunStore, another_connection, connect_store, host_store
 
 LOOPBACK = "127.0.0.1"
@@ -266,7 +266,7 @@ def test_a_stranger_on_the_port_does_not_hold_a_process(answer: bytes) -> None:
 
 def test_a_process_that_waits_says_for_whom(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """One warning each: for the store, and for the ranks that have not come; where, and until when."""
-    monkeypatch.setattr(wait_warning, "TELL_SECONDS", 0.1)
+    monkeypatch.setattr(run_store, "TELL_SECONDS", 0.1)
     with stranger(b"") as port, pytest.raises(LaunchError):
         connect_store(LOOPBACK, port, timeout=timedelta(seconds=0.5))
     store = host_store(LOOPBACK)

@@ -13,8 +13,8 @@ from test_function_launcher import join_group, launch
 
 from core.checkpoints import AsyncCheckpointIO, TorchCheckpointIO
 from core.errors import LaunchError
-from core.strategies.group import process_group
-from core.strategies.group.pending_saves import end_saving
+from core.strategies import process_group
+from core.strategies.meeting_point import end_saving
 
 WRITING_SECONDS = 1.2
 

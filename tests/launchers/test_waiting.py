@@ -13,8 +13,8 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from core.errors import LaunchError
-from core.strategies.group import meeting_point
-from core.strategies.store import liveness, notes, wait_warning
+from core.strategies import meeting_point
+from core.strategies.store import notes, run_store
 from core.utilities import torch_private
 
 
@@ -43,7 +43,7 @@ class Store:
 
 def test_only_two_ranks_list_who_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Of 100 ranks that wait for one, each says for how many; ranks 0 and 1 say for whom."""
-    monkeypatch.setattr(wait_warning, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(run_store, "TELL_SECONDS", 0.0)
     store: Any = Store()
     size = 100
 
@@ -70,17 +70,17 @@ def test_only_two_ranks_list_who_is_missing(monkeypatch: pytest.MonkeyPatch, cap
 def test_a_process_of_another_machine_that_gives_no_more_signs(is_alive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that waits for it raises an error which names it; not while there are signs."""
     for name, value in {"LOOK_SECONDS": 0.0, "BEAT_SECONDS": 0.01, "SILENT_LOOKS": 5}.items():
-        monkeypatch.setattr(liveness, name, value)
+        monkeypatch.setattr(notes, name, value)
     store = HashStore()
-    monkeypatch.setattr(liveness, "_machine", lambda: "another")
-    liveness.Peers(store, 1)
-    monkeypatch.setattr(liveness, "_machine", lambda: "this")
-    watch = liveness.Peers(store, 0).watch(1)
-    liveness.beat(store, 1)
+    monkeypatch.setattr(notes, "_machine", lambda: "another")
+    notes.Peers(store, 1)
+    monkeypatch.setattr(notes, "_machine", lambda: "this")
+    watch = notes.Peers(store, 0).watch(1)
+    notes.beat(store, 1)
     with nullcontext() if is_alive else pytest.raises(LaunchError, match="rank 1 has shown no sign"):
         for _ in range(20):
             if is_alive:
-                liveness.beat(store, 1)
+                notes.beat(store, 1)
             time.sleep(0.011)
             watch()
 

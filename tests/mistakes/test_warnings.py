@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from core.callbacks import ModelCheckpoint
-from core.data import worker_duplicates
+from core.data import streams
 from core.loggers import CSVLogger, Logger
 from core.plan import Request, resolve
 
@@ -53,7 +53,7 @@ def test_every_worker_gives_every_sample(
     divides: bool, workers: int, count: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One warning where the workers of an iterable data set repeat each other, over all passes; no batch changes."""
-    monkeypatch.setattr(worker_duplicates.logger, "_warned", set())
+    monkeypatch.setattr(streams.logger, "_warned", set())
     own = DataLoader(Numbers(divides), batch_size=3, num_workers=workers)
     run = runtime()
     loader = run.prepare(own)

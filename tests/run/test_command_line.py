@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from core.environments.inherited import OWNER
-from core.environments.variables import LAUNCHED
+from core.environments.base import LAUNCHED
+from core.environments.local import OWNER
 from core.errors import ConfigurationError, CoreError
 from core.run import parent_death
 from core.run.__main__ import main

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from core import Runtime, Trainer
 from core.errors import ConfigurationError, WrongTypeError
-from core.strategies.wrapping.batch_norm import SyncedBatchNorm, desynchronize, synchronize
+from core.strategies.batch_norm import SyncedBatchNorm, desynchronize, synchronize
 
 SIZES = (3, 1, 4)
 """Rows of each process."""

@@ -14,7 +14,7 @@ from core import Module, Trainer
 from core.errors import ConfigurationError
 from core.precisions.mixed import MixedPrecision
 from core.strategies import SingleDeviceStrategy
-from core.strategies.step.training_step import TrainingStep, TrainingStepOptions
+from core.strategies.training_step import TrainingStep, TrainingStepOptions
 
 from .regression import Regression, assert_same, loader, quiet
 

@@ -123,7 +123,7 @@ HUNG = """
 import os, signal, sys, time
 from multiprocessing import active_children
 from torch.utils.data import DataLoader, Dataset
-from core.data.child_signals import Handled
+from core.data.workers import Handled
 from core.data.workers import Workers
 
 

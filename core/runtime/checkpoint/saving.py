@@ -18,7 +18,7 @@ from ...checkpoints.torch_io import write_shard
 from ...errors import ConfigurationError, WrongTypeError, quoted
 from ...hints.argument_checks import check_path
 from ...strategies.partial_save import Meeting
-from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ...strategies.wrapping import unwrap_optimizer
 from ..lifecycle import Life
 from ..prepare.modules import own_module
 from ..prepare.optimizers import PreparedOptimizer

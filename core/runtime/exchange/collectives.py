@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...errors import ConfigurationError, WrongTypeError
 from ...strategies.base import Strategy
-from ...strategies.exchange.reductions import check_reduction
+from ...strategies.reductions import check_reduction
 from ...utilities.nested import leaves, map_tensors
 from ...utilities.objects import by_rank, pickled, unpickled
 from ..arguments import check_leaves, check_process

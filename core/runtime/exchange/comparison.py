@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...errors import ConfigurationError, LaunchError
 from ...strategies.base import Strategy
-from ...strategies.call_sites import call_site, differing_facts
+from ...strategies.calls import call_site, differing_facts
 from ...strategies.parallel import ProcessGroupStrategy
 from ...strategies.store.notes import Board
 from ...utilities.nested import leaves

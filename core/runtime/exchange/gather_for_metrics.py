@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...data.sharding import Real
+from ...data.shards import Real
 from ...errors import ConfigurationError
 from ...logging import get_logger
 from ...utilities.nested import leaves, map_tensors

@@ -14,7 +14,7 @@ from torch import nn
 
 from ...precisions.base import Precision
 from ...strategies.base import Strategy
-from ...strategies.wrapping.wrapper_class import joined_class
+from ...strategies.wrapping import joined_class
 from ...utilities.torch_private import uncompiled
 
 __all__ = ["PreparedModule", "is_peft_model", "needs_forward_context", "own_module", "strategy_module"]

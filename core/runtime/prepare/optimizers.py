@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch.optim import Optimizer
 
 from ...strategies.base import Strategy
-from ...strategies.wrapping.optimizer_wrapper import OptimizerWrapper
+from ...strategies.wrapping import OptimizerWrapper
 from ..accumulation import OptimizerGate
 
 __all__ = ["AccumulatingOptimizer", "PreparedOptimizer"]

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 from ...data import DataSettings, PreparedLoader, prepare_loader
 from ...errors import ConfigurationError, WrongTypeError
 from ...strategies.base import Strategy
-from ...strategies.wrapping.batch_norm import desynchronize
-from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ...strategies.batch_norm import desynchronize
+from ...strategies.wrapping import unwrap_optimizer
 from ..accumulation import OptimizerGate, Window
 from ..arguments import check_holds, check_kind, check_loader, check_objects
 from ..exchange.comparison import Agreement

@@ -11,8 +11,7 @@ from typing import Any, Self
 from torch.optim.lr_scheduler import LRScheduler
 
 from ...strategies.base import Strategy
-from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
-from ...strategies.wrapping.wrapper_class import joined_class
+from ...strategies.wrapping import joined_class, unwrap_optimizer
 from ...utilities.torch_private import count_scheduler_call
 from ..gradient_state import GradientState
 

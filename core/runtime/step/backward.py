@@ -17,8 +17,8 @@ from ...data import PreparedLoader
 from ...errors import ConfigurationError, WrongTypeError
 from ...precisions.loss import check_tensor
 from ...strategies.base import Strategy
-from ...strategies.step.training_step import tensor_backward
-from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ...strategies.training_step import tensor_backward
+from ...strategies.wrapping import unwrap_optimizer
 from ..accumulation import Window
 from ..gradient_state import GradientState
 from ..lifecycle import Life

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 
-from ...environments.inherited import claim_ranks, ranks_environ
-from ...environments.local import LAUNCH_VARIABLES, LAUNCHED
+from ...environments.local import LAUNCH_VARIABLES, LAUNCHED, claim_ranks, ranks_environ
 from .base import Launcher
 from .cause import CAUSE, attach_cause
 from .function import FunctionLauncher
-from .interrupts import unblock_interrupts
-from .parent_watch import attach_lifeline, watch_parent
+from .interrupts import attach_lifeline, unblock_interrupts, watch_parent
 from .pickling import unpicklable_path
 from .script import ScriptLauncher, script_command
 

@@ -28,9 +28,7 @@ from ...random import set_host_rng_state
 from .base import POLL_SECONDS, SETTLE_SECONDS, Launcher, advice_on, describe_exit, end_processes
 from .cause import cause_of, first_line, format_error, ranked, tell_only
 from .exit_codes import EndedBySignal, exit_code_of, failed_at, is_lost_peer, show_launch_errors
-from .forwarding import forwarding
-from .interrupts import interrupts_blocked, unblock_interrupts
-from .parent_watch import watch_parent
+from .interrupts import forwarding, interrupts_blocked, unblock_interrupts, watch_parent
 from .pickling import unpicklable_path
 
 __all__ = ["FunctionLauncher", "run_in_worker"]

@@ -19,8 +19,7 @@ from ...errors import LaunchError
 from .base import POLL_SECONDS, SETTLE_SECONDS, Launcher, advice_on, describe_exit, end_processes
 from .cause import CAUSE, causes_in, is_interactive, print_error, tell_also
 from .exit_codes import agreed_exit_code, ended_by_failure, exit_status, note_exits, show_launch_errors
-from .interrupts import interrupts_blocked
-from .parent_watch import LIFELINE
+from .interrupts import LIFELINE, interrupts_blocked
 
 __all__ = ["ScriptLauncher"]
 
@@ -33,7 +32,7 @@ class ScriptLauncher(Launcher):
     Local rank 0 is this process. The others start in the directory in which it started, whatever directory the script
     has changed to since: they run the script from its beginning. They share its standard output and error and have no
     standard input. They end when this process ends, for whatever reason (see
-    :mod:`core.strategies.launchers.parent_watch`).
+    :mod:`core.strategies.launchers.interrupts`).
 
     If one of them fails, a watching thread ends the others. This process learns of it in :meth:`check` or
     :meth:`finish`. If it calls neither within ``grace`` seconds, because it is blocked in a collective that cannot

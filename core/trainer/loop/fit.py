@@ -19,7 +19,7 @@ from ...logging import get_logger
 from ...random import get_rng_state, set_rng_state
 from ...runtime.arguments import check_holds
 from ...runtime.prepare.modules import PreparedModule, needs_forward_context
-from ...strategies.step.training_step import TrainingStep, TrainingStepOptions
+from ...strategies.training_step import TrainingStep, TrainingStepOptions
 from ...utilities.nested import map_tensors
 from ..checkpoint.fit_state import FitState
 from ..metrics.stage_metrics import StageMetrics

@@ -20,11 +20,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from ...data.child_signals import Handled
+from ...data.workers import Handled
 from ...errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
 from ...strategies.launchers.cause import is_interactive
 from ...strategies.launchers.exit_codes import EndedBySignal
-from ...strategies.launchers.forwarding import SAME_SECONDS
+from ...strategies.launchers.interrupts import SAME_SECONDS
 from ...strategies.store.notes import Board
 
 __all__ = ["DEFAULT_SIGNALS", "HeldBack", "Signals", "read_signals"]

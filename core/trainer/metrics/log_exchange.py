@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...errors import ConfigurationError
 from ...strategies.base import Strategy
-from ...strategies.step.log_capture import LOG_REDUCTIONS
+from ...strategies.training_step import LOG_REDUCTIONS
 from ...utilities.objects import by_rank
 from .metric import Pending
 

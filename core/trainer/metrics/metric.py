@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ...strategies.step.log_capture import LOG_REDUCTIONS
+from ...strategies.training_step import LOG_REDUCTIONS
 
 __all__ = ["Metric", "Value"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import ConfigurationError
 from ...loggers.base import Logger
 from ...strategies.base import Strategy
-from ...strategies.step.log_capture import LoggedValue, log_collector
+from ...strategies.training_step import LoggedValue, log_collector
 from ..progress import Progress
 from .metric import Value
 from .metric_objects import is_metric_object

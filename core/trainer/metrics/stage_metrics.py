@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import ConfigurationError, WrongTypeError, quoted
 from ...logging import get_logger
 from ...strategies.base import Strategy
-from ...strategies.step.log_capture import LOG_REDUCTIONS
+from ...strategies.training_step import LOG_REDUCTIONS
 from ..progress import Progress
 from .log_exchange import NOWHERE, combined, exchanged
 from .metric import Metric, Pending, Value

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...random import get_rng_state, set_rng_state
 from ...strategies.base import Strategy
-from ...strategies.wrapping.batch_norm import SyncedBatchNorm
+from ...strategies.batch_norm import SyncedBatchNorm
 from ...utilities.nested import leaves, map_tensors
 from ...utilities.torch_private import COLLECTIVE_NAMESPACES, TorchDispatchMode, hooks_of, queue_after_backward
 from ..metrics.metric_log import MetricLog

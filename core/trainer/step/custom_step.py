@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from ...errors import ConfigurationError, quoted
 from ...precisions.base import Precision
 from ...strategies.base import Strategy
-from ...strategies.step.training_step import StepParts, TrainingStep, TrainingStepOptions
-from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ...strategies.training_step import StepParts, TrainingStep, TrainingStepOptions
+from ...strategies.wrapping import unwrap_optimizer
 from ..module.hooks import overridden
 from ..module.module import CUSTOM_STEP, Module
 from ..run_context import RunContext

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...strategies.step.training_step import TrainingStep
+from ...strategies.training_step import TrainingStep
 from ..module.hooks import overridden
 from ..module.module import Module
 from .optimizer_controls import Controls

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from ...errors import ConfigurationError, WrongTypeError
 from ...runtime.with_guard import used_by_with
 from ...strategies.base import Strategy
-from ...strategies.step.manual_gradients import ManualGradients
-from ...strategies.wrapping.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
+from ...strategies.manual_gradients import ManualGradients
+from ...strategies.wrapping import OptimizerWrapper, unwrap_optimizer
 from ..run_context import RunContext
 
 __all__ = ["Controls", "ControlledOptimizer"]

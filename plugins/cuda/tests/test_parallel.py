@@ -17,7 +17,7 @@ from torch_hal_cuda.parallel.replicate import replicate
 from torch_hal_cuda.parallel.scatter import scatter
 
 from torch_hal.errors import ConfigurationError, WrongTypeError
-from torch_hal.strategies.wrapping.placement import move_module
+from torch_hal.strategies.wrapping import move_module
 
 from .conftest import needs_compiler
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from core import Callback, Module, Trainer
 from core.callbacks import ModelCheckpoint
 from core.checkpoints import AsyncCheckpointIO, CheckpointIO, SafetensorsCheckpointIO, ShardedCheckpointIO
-from core.strategies.group import process_group
+from core.strategies import process_group
 
 OUT = Path(os.environ["OUT"])
 SYNC_SECONDS = 0.4

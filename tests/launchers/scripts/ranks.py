@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from core.errors import LaunchError
-from core.strategies.group.process_group import JoinedGroup, join
 from core.strategies.launchers import FunctionLauncher, ScriptLauncher
+from core.strategies.process_group import JoinedGroup, join
 from core.strategies.store.run_store import connect_store, host_store
 
 

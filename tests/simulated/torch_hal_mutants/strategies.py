@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from core.checkpoints import TorchCheckpointIO
 from core.strategies import DDPStrategy, SingleDeviceStrategy
 from core.strategies.base import Strategy
-from core.strategies.wrapping.module_wrapper import ModuleWrapper
+from core.strategies.wrapping import ModuleWrapper
 from core.utilities.nested import map_tensors
 
 

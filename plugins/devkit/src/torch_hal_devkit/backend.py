@@ -106,7 +106,7 @@ class BackendUnderTest:
         Raises:
             CoreError: The class rejects its arguments.
         """
-        from torch_hal.plan.construction import construct  # imports torch
+        from torch_hal.plan.assembly import construct  # imports torch
 
         return construct(self.spec, self.load(), **more)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_hal import Runtime
-from torch_hal.environments.variables import LAUNCHED
+from torch_hal.environments.base import LAUNCHED
 from torch_hal.strategies import REDUCTIONS
 from torch_hal_devkit import distributed_problem as problem
 from torch_hal_devkit import drawn

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_hal.discovery.loading import import_target
-from torch_hal.strategies.launchers.parent_watch import watch_parent
+from torch_hal.strategies.launchers.interrupts import watch_parent
 
 __all__ = ["Journal"]
 

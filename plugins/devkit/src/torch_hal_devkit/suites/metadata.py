@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from torch_hal.discovery.metadata import unmet
 from torch_hal.discovery.scan import CORE, Row
-from torch_hal.discovery.versions import unmet
 from torch_hal.kinds import KINDS
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.fresh import Answer, ask

@@ -1,1 +1,0 @@
-"""Collectives of a strategy: reductions, dtypes that cannot be sent, objects and communication hooks."""

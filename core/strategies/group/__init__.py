@@ -1,1 +1,0 @@
-"""The process group: joining it, leaving it, and what must end before."""

@@ -1,1 +1,0 @@
-"""The training step of a strategy, composed once before the loop."""

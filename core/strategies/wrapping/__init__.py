@@ -1,1 +1,0 @@
-"""Wrappers that a strategy puts around modules and optimizers, and their placement on devices."""
