@@ -61,7 +61,7 @@ def choose_accelerator(argument: Argument, registry: Registry) -> Chosen:
         return _first_present(specs, argument, reason, idle, registry)
     outcome = _present(specs[0], registry)
     if isinstance(outcome, _Absent):
-        valid = _valid(registry, argument)
+        valid = _valid(registry, argument, specs[0].name)
         raise BackendError(f"{argument} cannot be used here: {outcome.reason}. {valid}") from outcome.cause
     return Choice.of(specs[0], argument.reason, registry.origin(specs[0])), outcome, specs[0]
 
@@ -149,7 +149,8 @@ def _first_present(
             rejected.append(_warned(candidate) if outcome.broken else candidate)
     if chosen is None:
         reasons = "; ".join(f"{other.name}: {other.reason}" for other in rejected)
-        raise BackendError(f"{argument}: no accelerator can be used here ({reasons}). {_valid(registry, argument)}")
+        valid = _valid(registry, argument, *(other.name for other in rejected))
+        raise BackendError(f"{argument}: no accelerator can be used here ({reasons}). {valid}")
     spec, accelerator = chosen
     _tell_ties(spec, specs, counts)
     return Choice.of(spec, reason, registry.origin(spec), rejected), accelerator, spec
@@ -199,7 +200,7 @@ def _present(spec: AcceleratorSpec, registry: Registry, *, is_asked_first: bool 
     return _Absent(_NO_DEVICE)
 
 
-def _valid(registry: Registry, argument: Argument) -> str:
-    usable = [name for name in registry.names("accelerator") if name != argument.value]
+def _valid(registry: Registry, argument: Argument, *refused: str) -> str:
+    usable = [name for name in registry.names("accelerator") if name not in (argument.value, *refused)]
     names = quoted(usable, near=argument.value)
     return f"Valid: 'auto', {names}, or a device type that torch reports."
