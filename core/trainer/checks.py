@@ -24,8 +24,7 @@ from ..hints.remedies import change_import, remedies
 from ..runtime.arguments import uninitialized
 from ..strategies.base import Strategy
 from ..utilities.torch_private import is_initialized
-from .hints.misspelt import called_by_itself, check_names, own_names, similar_methods
-from .hints.signatures import check_signatures
+from .member_checks import called_by_itself, check_names, check_signatures, own_names, similar_methods
 from .module.hooks import overridden
 from .module.module import CUSTOM_STEP, Module
 from .module.plain_module import PlainModule

@@ -30,11 +30,10 @@ from .metrics.metric_log import MetricLog
 from .metrics.run_loggers import read_loggers
 from .module.datamodule import DataModule
 from .module.module import Module
-from .progress import Progress
 from .run import Run
 from .settings import Limit, Setting, Settings
 from .step.configured_optimizers import Optimization, Schedule
-from .trainer_state import RunningStage, TrainerFn, TrainerState, TrainerStatus
+from .trainer_state import Progress, RunningStage, TrainerFn, TrainerState, TrainerStatus
 
 __all__ = ["TrainerFacts"]
 

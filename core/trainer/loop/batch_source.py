@@ -11,10 +11,9 @@ from typing import Any
 import torch
 
 from ...data import PreparedCombined
+from ..fit_warnings import warn_of_waiting
 from ..run_context import RunContext
-from ..unused import warn_of_waiting
-from .data_sources import training_loader
-from .limits import agreed_length, length_of, limited
+from .data_sources import agreed_length, length_of, limited, training_loader
 
 __all__ = ["TrainingBatches"]
 

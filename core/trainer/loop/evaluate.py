@@ -27,10 +27,9 @@ from ..module.hooks import overridden
 from ..module.module import Module
 from ..module.plain_module import as_module
 from ..run_context import RunContext, parts_in_evaluation
-from ..stage import Stage
 from ..step.step_module import StepModule
-from .data_sources import prepared_loaders, why_empty
-from .limits import agreed_length, length_of, limited
+from ..trainer_state import Stage
+from .data_sources import agreed_length, length_of, limited, prepared_loaders, why_empty
 
 if TYPE_CHECKING:
     from ..trainer import Trainer

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from ...callbacks.shared_clock import SharedClock
+from ...errors import ConfigurationError
 from ..run_context import RunContext
-from .limits import validation_interval
+from ..settings import Settings
 
 __all__ = ["ValidationTimes"]
 
@@ -26,7 +29,7 @@ class ValidationTimes:
         epochs = settings.check_val_every_n_epoch
         self.is_possible = is_possible and (epochs is None or (self._progress.epoch + 1) % epochs == 0)
         """Whether this epoch is one with validation."""
-        self._every = validation_interval(settings, num_batches) if self.is_possible else None
+        self._every = _interval(settings, num_batches) if self.is_possible else None
         self._before = self._progress.batches_before if epochs is None else 0
 
     @property
@@ -65,3 +68,32 @@ class ValidationTimes:
         """Count the time from now on: a validation is over."""
         if self._clock is not None:
             self._clock.restart(self._progress.total_batches)
+
+
+def _interval(settings: Settings, num_batches: float) -> int | None:
+    """The number of training batches from one validation to the next; ``None`` for one at the end of an epoch.
+
+    Args:
+        settings: Of the run.
+        num_batches: The number of batches of the epoch; infinite if it is not known.
+
+    Raises:
+        ConfigurationError: The interval does not fit the number of batches.
+    """
+    interval = settings.val_check_interval
+    if isinstance(interval, int):
+        if interval > num_batches and settings.check_val_every_n_epoch is not None:
+            raise ConfigurationError(
+                f"val_check_interval={interval}: an epoch has only {num_batches} batches, so validation would never "
+                "run. Give a smaller number; or set check_val_every_n_epoch=None to count batches over all epochs, or "
+                "limit_val_batches=0 for no validation."
+            )
+        return interval
+    if interval == 1.0 or not isinstance(interval, float):  # a time is no number of batches
+        return None
+    if math.isinf(num_batches):
+        raise ConfigurationError(
+            f"val_check_interval={interval}: the training loader has no length, so there is no fraction of an epoch. "
+            "Give a number of batches as an integer."
+        )
+    return max(int(num_batches * interval), 1)

@@ -23,12 +23,11 @@ from ...loggers.values import inference
 from ...runtime.checkpoint.parts import load_errors
 from ...runtime.with_guard import used_by_with
 from ...utilities.nested import map_tensors
-from ..hints.read_only import refuse_assignments
+from ..member_checks import refuse_assignments
 from .datamodule import DataHooks
 from .from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
 from .hooks import ModuleHooks
-from .hparams import HyperParameters
-from .hparams_file import read_hparams
+from .hparams import HyperParameters, read_hparams
 
 if TYPE_CHECKING:
     from ..trainer import Trainer

@@ -16,9 +16,9 @@ from .metrics.stage_metrics import StageMetrics
 from .module.hooks import overridden
 from .module.module import Module
 from .module.plain_module import PlainModule
-from .progress import Progress
 from .run_context import RunContext
 from .settings import Settings
+from .trainer_state import Progress
 
 __all__ = [
     "warn_of_infinite_loss",

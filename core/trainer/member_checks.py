@@ -1,17 +1,25 @@
-"""Methods and settings whose names are like those of a base class: they would be ignored, so they are refused."""
+"""Checks of what a user's classes define: names and signatures of hooks, and attributes that are the Trainer's."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cached_property
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
-from ...errors import ConfigurationError
+from ..errors import ConfigurationError
 
-__all__ = ["called_by_itself", "check_methods", "check_names", "own_names", "similar_methods"]
+__all__ = [
+    "called_by_itself",
+    "check_methods",
+    "check_names",
+    "check_signatures",
+    "own_names",
+    "refuse_assignments",
+    "similar_methods",
+]
 
 METHODS = (
     *("training_step", "validation_step", "test_step", "predict_step"),
@@ -134,3 +142,92 @@ def similar_methods(name: str, given: Any, base: type[Any]) -> str:
     """`` It defines 'train_step': …`` if a method of the user's may be meant as ``name``; otherwise empty."""
     close = difflib.get_close_matches(name, own_methods(given, base), n=1, cutoff=0.65)
     return f" It defines {close[0]!r}: rename it to {name!r}, if that is what it is." if close else ""
+
+
+_OTHERS = (
+    *("setup", "teardown", "prepare_data", "configure_optimizers", "configure_callbacks", "configure_model"),
+    *("configure_gradient_clipping", "lr_scheduler_step", "optimizer_step", "optimizer_zero_grad"),
+    *("training_epoch_end", "validation_epoch_end", "test_epoch_end"),
+    *("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader", "state_dict"),
+)
+"""What the Trainer calls besides the ``on_…``. Steps may leave out an argument; they are checked elsewhere."""
+
+
+def check_signatures(argument: str, given: Any, base: type[Any]) -> None:
+    """Check that each hook that ``given`` overrides takes the arguments of the one in ``base``.
+
+    Args:
+        argument: What the user passed ``given`` as.
+        given: A module, a callback or a DataModule.
+        base: The class that declares the hooks.
+
+    Raises:
+        ConfigurationError: A hook cannot be called.
+    """
+    kind = type(given)
+    for name in dir(base):
+        declared, own = getattr(base, name), getattr(kind, name, None)
+        if not (name.startswith("on_") or name in _OTHERS) or own in (None, declared) or not callable(declared):
+            continue
+        parameters = list(inspect.signature(declared).parameters.values())[1:]
+        arguments = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+        if len(arguments) == len(parameters) and (signature := _signature(getattr(given, name, None))) is not None:
+            _check(f"{argument}: {kind.__name__}.{name}", signature, name, arguments)
+
+
+def _signature(hook: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(hook) if isinstance(hook, Callable) else None  # type: ignore[arg-type]
+    except ValueError:  # not every callable has one
+        return None
+
+
+def _check(subject: str, signature: inspect.Signature, name: str, arguments: list[str]) -> None:
+    # The number of the loader is passed by name, and only to hooks of evaluation that have it.
+    is_evaluation = name.endswith(("_batch_start", "_batch_end")) and not name.startswith("on_train_")
+    own = {"dataloader_idx": 0} if "dataloader_idx" in signature.parameters and is_evaluation else {}
+    given = [each for each in arguments if each != "dataloader_idx" or not is_evaluation]
+    try:
+        signature.bind(*given, **own)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{subject}{signature} is called with ({', '.join(given)}): {error}. Define it as "
+            f"{name}({', '.join(['self', *arguments])})."
+        ) from None
+
+
+C = TypeVar("C")
+
+_COUNTER = "It says where the run is. Use another name for a counter of your own."
+_RANK = "It is the number of this process, which the launcher tells. Remove the line."
+_LOGGER = "It is the Trainer's. Set Trainer(logger=...), or use another name for an object of your own."
+_HPARAMS = "Call self.save_hyperparameters(...) with them."
+REMEDIES = {
+    "device": "It is where the parameters are: the strategy moves them. Remove the line, or use another name.",
+    "dtype": "It is that of the parameters. Set precision= of the Trainer, or use another name.",
+    "current_epoch": _COUNTER,
+    "global_step": _COUNTER,
+    "global_rank": _RANK,
+    "local_rank": _RANK,
+    "logger": _LOGGER,
+    "loggers": _LOGGER,
+    "hparams": _HPARAMS,
+    "hparams_initial": _HPARAMS,
+}
+"""For each property that cannot be assigned: what to do."""
+
+
+def refuse_assignments(cls: type[C]) -> type[C]:
+    """Decorator: let the properties of ``cls`` that cannot be assigned say so, and what to do instead."""
+    for name, remedy in REMEDIES.items():
+        found = inspect.getattr_static(cls, name, None)
+        if isinstance(found, property):
+            setattr(cls, name, found.setter(_refusing(name, remedy)))
+    return cls
+
+
+def _refusing(name: str, remedy: str) -> Any:
+    def refuse(self: Any, value: Any) -> None:
+        raise ConfigurationError(f"{type(self).__name__}.{name} = {value!r:.80}: cannot be assigned. {remedy}")
+
+    return refuse
