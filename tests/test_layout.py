@@ -14,7 +14,6 @@ FILES = sorted(file.relative_to(CORE) for file in CORE.rglob("*.py") if "__pycac
 SHORT = {
     "accelerators/detect.py": "a scan without an import of torch looks it up",
     "accelerators/torch_module.py": "the base class, memory and data transfer use it",
-    "callbacks/checkpoint/base.py": "the Trainer and its hooks use it without the ModelCheckpoint",
     "checkpoints/full_load.py": "uses two CheckpointIOs, of which none knows the other",
     "conformance.py": "python -m core.conformance",
     "data/skipping.py": "a public function, which uses the loader and the reading",

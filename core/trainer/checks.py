@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
 
-from ..callbacks.base import Callback
-from ..callbacks.checkpoint.base import Checkpoint
+from ..callbacks.base import Callback, Checkpoint
 from ..callbacks.checkpoint.model_checkpoint import ModelCheckpoint
 from ..callbacks.display.model_summary import ModelSummary
 from ..callbacks.display.progress_bar import ProgressBar, ProgressLines

@@ -10,8 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from ..accelerators.base import Accelerator
-from ..callbacks.base import Callback
-from ..callbacks.checkpoint.base import Checkpoint
+from ..callbacks.base import Callback, Checkpoint
 from ..callbacks.display.progress_bar import ProgressBar
 from ..callbacks.early_stopping import EarlyStopping
 from ..data import PreparedCombined

@@ -38,7 +38,6 @@ from .loop.data_sources import DataSource, check_reloading
 from .loop.evaluate import evaluated, shown
 from .loop.run_stage import evaluate, fit, run_stage
 from .loop.signals import read_signals
-from .loop.trials import tune
 from .metrics.metric_log import MetricLog
 from .metrics.run_loggers import read_loggers
 from .module.datamodule import DataModule
@@ -57,6 +56,7 @@ from .settings import (
 )
 from .step.compilation import check_compile
 from .trainer_state import STAGES
+from .tuner import tune
 
 __all__ = ["Trainer"]
 

@@ -15,7 +15,7 @@ import attrs
 from torch import nn
 
 from ...callbacks.base import Callback
-from ...callbacks.checkpoint.run_folders import newest_checkpoint, run_folders
+from ...callbacks.checkpoint.paths import newest_checkpoint, run_folders
 from ...checkpoints import read_manifest
 from ...checkpoints.agreement import decide_on_rank_zero
 from ...checkpoints.foreign import LIGHTNING, is_foreign, is_lightnings, load_any, weights_for

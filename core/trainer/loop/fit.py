@@ -12,7 +12,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from ...callbacks.shared_clock import SharedClock
+from ...callbacks.agreement import SharedClock
 from ...checkpoints.base import CheckpointIO
 from ...errors import ConfigurationError, quoted
 from ...logging import get_logger

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...callbacks.checkpoint.run_folders import run_folder
+from ...callbacks.checkpoint.paths import run_folder
 from ...callbacks.display.model_summary import ModelSummary, start_line
 from ...errors import ConfigurationError
 from ...precisions.loss import LossError

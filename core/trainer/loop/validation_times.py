@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...callbacks.shared_clock import SharedClock
+from ...callbacks.agreement import SharedClock
 from ...errors import ConfigurationError
 from ..run_context import RunContext
 from ..settings import Settings

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...callbacks.base import Callback
-from ...callbacks.checkpoint.base import Checkpoint
+from ...callbacks.base import Callback, Checkpoint
 from ...errors import ConfigurationError, quoted
 from ...profilers.base import Profiler
 from ...strategies.base import Strategy

@@ -1,18 +1,82 @@
-"""The progress bar by rich."""
+"""The summary of a module and the progress bar, drawn by rich, an optional package."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
+from ...errors import ConfigurationError
 from ...hints.argument_checks import check_count
-from .progress_bar import Display, ProgressBar
-from .progress_display import Written, draws_bars
-from .rich_console import check_rich, has_rich, make_console
+from ...hints.remedies import package
+from .model_summary import ModelSummary, Summary
+from .progress_bar import Display, ProgressBar, Written, draws_bars
 
-__all__ = ["RichProgressBar", "RichProgressBarTheme"]
+__all__ = ["RichModelSummary", "RichProgressBar", "RichProgressBarTheme", "check_rich", "has_rich", "make_console"]
+
+
+def has_rich() -> bool:
+    """Whether rich is installed."""
+    return importlib.util.find_spec("rich") is not None
+
+
+def check_rich(owner: object, instead: str) -> None:
+    """Refuse to go on without rich.
+
+    Args:
+        owner: What needs it.
+        instead: The callback that does without.
+
+    Raises:
+        ConfigurationError: It is not installed.
+    """
+    if not has_rich():
+        raise ConfigurationError(
+            f"{type(owner).__name__}: rich is not installed. Run: pip install {package('torch-hal[rich]')!r}, or use "
+            f"{instead}."
+        )
+
+
+def make_console(**options: Any) -> Any:
+    """A console on the standard error stream, with further arguments of ``rich.console.Console``."""
+    from rich.console import Console
+
+    return Console(**{"stderr": True, **options})
+
+
+class RichModelSummary(ModelSummary):
+    """A :class:`ModelSummary` that rich draws on the standard error stream.
+
+    Args:
+        max_depth: How many levels of layers to list; 0 shows nothing, -1 lists all.
+        **console_kwargs: Arguments of ``rich.console.Console``.
+
+    Raises:
+        ConfigurationError: rich is not installed.
+    """
+
+    def __init__(self, max_depth: int = 1, **console_kwargs: Any) -> None:
+        super().__init__(max_depth)
+        check_rich(self, "ModelSummary")
+        self._console_options = console_kwargs
+
+    def write(self, summary: Summary) -> None:
+        """Draw the table, and the totals below it."""
+        from rich.table import Table
+        from rich.text import Text
+
+        header, rows = summary.table()
+        table = Table(header_style="bold magenta")
+        for title in header:
+            table.add_column(title, justify="right" if title in ("Params", "FLOPs") else "left")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console = make_console(**self._console_options)
+        console.print(table)
+        for line in (*summary.totals(), *summary.notes):
+            console.print(Text(line))
 
 
 @attrs.frozen(kw_only=True)
