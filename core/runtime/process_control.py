@@ -11,8 +11,8 @@ import torch
 
 from ..errors import LaunchError, WrongTypeError
 from ..strategies.call_sites import call_site
-from .arguments import check_process
-from .exchange.comparison import Agreement
+from .checks import check_process
+from .comparison import Agreement
 from .lifecycle import Life
 
 __all__ = ["ProcessControl", "only"]

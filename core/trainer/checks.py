@@ -20,7 +20,7 @@ from ..data import CombinedLoader, is_collection
 from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
 from ..hints.argument_checks import instead_of_class, is_list
 from ..hints.remedies import change_import, remedies
-from ..runtime.arguments import uninitialized
+from ..runtime.checks import uninitialized
 from ..strategies.base import Strategy
 from ..utilities.torch_private import is_initialized
 from .member_checks import called_by_itself, check_names, check_signatures, own_names, similar_methods

@@ -19,7 +19,7 @@ from ...data import PreparedLoader
 from ...errors import ConfigurationError
 from ...logging import show
 from ...random import get_rng_state, set_rng_state
-from ...runtime.prepare.modules import PreparedModule, needs_forward_context
+from ...runtime.prepare.wrappers import PreparedModule, needs_forward_context
 from ...strategies.own_buffers import share_buffers
 from ...utilities.nested import map_tensors
 from ..metrics.stage_metrics import StageMetrics

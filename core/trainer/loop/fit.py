@@ -17,8 +17,8 @@ from ...checkpoints.base import CheckpointIO
 from ...errors import ConfigurationError, quoted
 from ...logging import get_logger
 from ...random import get_rng_state, set_rng_state
-from ...runtime.arguments import check_holds
-from ...runtime.prepare.modules import PreparedModule, needs_forward_context
+from ...runtime.checks import check_holds
+from ...runtime.prepare.wrappers import PreparedModule, needs_forward_context
 from ...strategies.step.training_step import TrainingStep, TrainingStepOptions
 from ...utilities.nested import map_tensors
 from ..checkpoint.fit_state import FitState

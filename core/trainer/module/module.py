@@ -20,8 +20,8 @@ from ...errors import LONGEST_LIST, BackendError, CheckpointError, Configuration
 from ...hints.argument_checks import check_path, suggest_arguments
 from ...loggers.base import Logger
 from ...loggers.values import inference
-from ...runtime.checkpoint.parts import load_errors
-from ...runtime.with_guard import used_by_with
+from ...runtime.checkpoint.process_state import load_errors
+from ...runtime.checks import used_by_with
 from ...utilities.nested import map_tensors
 from ..member_checks import refuse_assignments
 from .datamodule import DataHooks

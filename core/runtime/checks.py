@@ -1,11 +1,14 @@
-"""Checks of what a front end is given: objects to prepare, and data for collectives."""
+"""Checks of how the front ends are used: objects to prepare, data for collectives, contexts without ``with``."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from numbers import Real
-from typing import Any
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +21,7 @@ from ..errors import ConfigurationError, WrongTypeError
 from ..hints.attributes import KnownAttributes
 from ..hints.remedies import remedies
 from ..loggers.base import Logger
+from ..strategies.call_sites import call_site
 from ..utilities.nested import leaves
 from ..utilities.torch_private import is_initialized
 
@@ -31,6 +35,7 @@ __all__ = [
     "check_objects",
     "check_process",
     "uninitialized",
+    "used_by_with",
 ]
 
 PREPARED = (nn.Module, Optimizer, LRScheduler, DataLoader)
@@ -264,3 +269,67 @@ def check_process(name: str, number: Any, count: int) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number not in range(count):
         raise ConfigurationError(f"{name}={number!r}: must be the number of a process, 0 to {count - 1}.")
     return number
+
+
+logger = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Callable[..., AbstractContextManager[Any]])
+T = TypeVar("T")
+
+
+class _MethodContext(AbstractContextManager[T]):
+    """A context that warns if it is dropped before it was entered, as Python does of a coroutine never awaited.
+
+    Args:
+        context: The context.
+        usage: How to write the call.
+    """
+
+    __slots__ = ("_context", "_is_used", "_usage")
+
+    def __init__(self, context: AbstractContextManager[T], usage: str) -> None:
+        self._context, self._usage, self._is_used = context, usage, False
+
+    def __enter__(self) -> T:
+        self._is_used = True
+        return self._context.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._context.__exit__(*error)
+
+    def __call__(self, function: Callable[..., Any]) -> Any:
+        """Return the decorated function, where the context itself is one."""
+        self._is_used = True
+        context: Any = self._context
+        return function if isinstance(context, nullcontext) else context(function)
+
+    def __del__(self) -> None:
+        if not self._is_used:
+            logger.warning("%s: %s", call_site(), self._message("so the call had no effect"))
+
+    def _message(self, consequence: str) -> str:
+        called = self._usage.partition("(")[0]
+        return f"{called}: what it returned was used without with, {consequence}. Write: with {self._usage}: ..."
+
+    def _refuse(self, *args: object) -> NoReturn:
+        self._is_used = True  # it was named
+        raise WrongTypeError(self._message("which it needs"))
+
+    __iter__ = __len__ = __getitem__ = _refuse
+
+
+def used_by_with(usage: str) -> Callable[[M], M]:
+    """Decorator: a method returns a context that tells if it is used without ``with``.
+
+    Args:
+        usage: How to write the call, for messages.
+    """
+
+    def decorate(method: M) -> M:
+        @wraps(method)
+        def make(*args: Any, **kwargs: Any) -> _MethodContext[Any]:
+            return _MethodContext(method(*args, **kwargs), usage)
+
+        return cast("M", make)  # callers see the type of the method's own context, which may be a decorator
+
+    return decorate

@@ -12,25 +12,17 @@ from typing import Any
 
 from torch import Tensor
 
-from ...errors import ConfigurationError, LaunchError
-from ...strategies.base import Strategy
-from ...strategies.call_sites import call_site, differing_facts
-from ...strategies.parallel import ProcessGroupStrategy
-from ...strategies.store.notes import Board
-from ...utilities.nested import leaves
-from ...utilities.objects import by_rank, describe_tensor
-from ..gradient_state import GradientState
-from ..lifecycle import Life
+from ..errors import ConfigurationError, LaunchError
+from ..strategies.base import Strategy
+from ..strategies.call_sites import call_site, differing_facts
+from ..strategies.parallel import ProcessGroupStrategy
+from ..strategies.store.notes import Board
+from ..utilities.nested import leaves
+from ..utilities.objects import by_rank, describe_tensor
+from .gradient_state import GradientState
+from .lifecycle import Life
 
-__all__ = [
-    "Agreement",
-    "PADDING",
-    "Row",
-    "announce",
-    "describe_leaves",
-    "is_tensor_row",
-    "refuse_difference",
-]
+__all__ = ["Agreement", "PADDING", "Row", "announce", "describe_leaves", "is_tensor_row", "refuse_difference"]
 
 logger = logging.getLogger(__name__)
 
