@@ -14,7 +14,6 @@ FILES = sorted(file.relative_to(CORE) for file in CORE.rglob("*.py") if "__pycac
 SHORT = {
     "accelerators/detect.py": "a scan without an import of torch looks it up",
     "accelerators/torch_module.py": "the base class, memory and data transfer use it",
-    "checkpoints/full_load.py": "uses two CheckpointIOs, of which none knows the other",
     "conformance.py": "python -m core.conformance",
     "data/skipping.py": "a public function, which uses the loader and the reading",
     "new_plugin.py": "python -m core.new_plugin",
@@ -28,9 +27,7 @@ SHORT = {
 
 SAME_IDEA = {
     "agreement.py": "what all ranks must have alike",
-    "arguments.py": "the checks of a class's arguments",
     "base.py": "the base class of a folder",
-    "find.py": "something by its name or place",
     "properties.py": "what a front end shows of its run",
     "settings.py": "arguments, checked",
 }

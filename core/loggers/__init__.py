@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from .base import Logger
     from .comet import CometLogger
     from .csv_file import CSVLogger
-    from .find import find_loggers
+    from .find import adapted, find_loggers
     from .folders import FolderLogger
-    from .foreign_loggers import adapted
     from .json_lines import JSONLogger
     from .ml_flow import MLFlowLogger
     from .tensor_board import TensorBoardLogger
@@ -48,7 +47,7 @@ __getattr__, __dir__ = lazy_names(
         "MLFlowLogger": "torch_hal.loggers.ml_flow",
         "TensorBoardLogger": "torch_hal.loggers.tensor_board",
         "WandbLogger": "torch_hal.loggers.weights_and_biases",
-        "adapted": "torch_hal.loggers.foreign_loggers",
+        "adapted": "torch_hal.loggers.find",
         "find_loggers": "torch_hal.loggers.find",
     },
 )

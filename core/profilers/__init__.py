@@ -14,8 +14,7 @@ from ..utilities.lazy import lazy_names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .advanced import AdvancedProfiler
-    from .base import PassThroughProfiler, Profiler
-    from .find import find_profiler
+    from .base import PassThroughProfiler, Profiler, find_profiler
     from .pytorch import PyTorchProfiler
     from .simple import SimpleProfiler
 
@@ -29,6 +28,6 @@ __getattr__, __dir__ = lazy_names(
         "Profiler": "torch_hal.profilers.base",
         "PyTorchProfiler": "torch_hal.profilers.pytorch",
         "SimpleProfiler": "torch_hal.profilers.simple",
-        "find_profiler": "torch_hal.profilers.find",
+        "find_profiler": "torch_hal.profilers.base",
     },
 )

@@ -18,7 +18,7 @@ from ..checkpoints.base import CheckpointIO
 from ..data import PreparedLoader
 from ..errors import ConfigurationError, WrongTypeError
 from ..logging import get_logger
-from ..precisions.loss import check_tensor
+from ..precisions.gradients import check_tensor
 from ..strategies.base import Strategy
 from ..strategies.step.training_step import tensor_backward
 from ..strategies.wrapping.optimizer_wrapper import unwrap_optimizer

@@ -10,7 +10,7 @@ import attrs
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...precisions.loss import check_loss
+from ...precisions.gradients import check_loss
 
 __all__ = ["StepParts", "TrainingStep", "TrainingStepOptions", "compose_training_step", "tensor_backward"]
 

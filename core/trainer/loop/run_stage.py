@@ -15,7 +15,7 @@ import torch
 from ...callbacks.checkpoint.paths import run_folder
 from ...callbacks.display.model_summary import ModelSummary, start_line
 from ...errors import ConfigurationError
-from ...precisions.loss import LossError
+from ...precisions.gradients import LossError
 from ...profilers import PassThroughProfiler
 from ...runtime import Runtime
 from ...strategies.launchers.exit_codes import EndedBySignal

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ...checkpoints.weights_only import refuse_unreadable
+from ...checkpoints.safe_unpickling import refuse_unreadable
 from ...errors import (
     BackendError,
     CheckpointError,

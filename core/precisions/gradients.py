@@ -1,4 +1,4 @@
-"""Gradient clipping."""
+"""Gradients: how they are clipped, and messages about a loss of which none can be computed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigurationError, quoted
+from ..errors import ConfigurationError, WrongTypeError, quoted
 
-__all__ = ["clip_gradients"]
+__all__ = ["LossError", "check_loss", "check_tensor", "clip_gradients"]
 
 ALGORITHMS = ("norm", "value")
 
@@ -75,3 +75,69 @@ def _largest(gradients: list[Any], mesh: Any) -> Tensor:
 def _whole(tensor: Any) -> Tensor:
     whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole
+
+
+SECOND_TIME = "backward through the graph a second time"
+"""In torch's error."""
+
+
+class LossError(ConfigurationError):
+    """No gradients can be computed of a loss."""
+
+    of_step = ""
+    """What the message is if the Trainer has called backward for what ``training_step`` returned."""
+
+
+def _error(fault: str, of_step: str = "") -> LossError:
+    error = LossError(f"backward: {fault}")
+    error.of_step = f"training_step: {of_step or fault}"
+    return error
+
+
+def check_tensor(loss: Any, cause: BaseException | None = None) -> None:
+    """Raise an error for a loss that is no tensor.
+
+    Raises:
+        WrongTypeError: It is not.
+    """
+    if not isinstance(loss, Tensor):
+        raise WrongTypeError(
+            f"backward: the loss is {loss!r:.100} of type {type(loss).__name__}: must be a scalar tensor. Pass what "
+            "the criterion returned, without .item() or float()."
+        ) from cause
+
+
+def check_loss(loss: Any, cause: BaseException | None, gradient: Any = None, *args: Any, **kwargs: Any) -> None:
+    """Raise an error that names the fault, if it is one of the loss itself.
+
+    Args:
+        loss: What backward was called for.
+        cause: What that raised.
+        gradient: The gradient that was passed, which a loss of several elements needs.
+        *args: Not used.
+        **kwargs: Not used.
+
+    Raises:
+        WrongTypeError: It is not a tensor.
+        LossError: It has several elements, does not depend on a parameter, or has been through backward before.
+    """
+    del args, kwargs
+    check_tensor(loss, cause)
+    if not loss.requires_grad:
+        raise _error(
+            f"the loss, a tensor of shape {tuple(loss.shape)}, does not depend on a parameter that requires "
+            "gradients. Remove .detach(), .item(), torch.no_grad() or torch.tensor(...) from its computation, or set "
+            "requires_grad of the parameters."
+        ) from cause
+    if loss.numel() != 1 and gradient is None:
+        raise _error(
+            f"the loss has the shape {tuple(loss.shape)}: must be a scalar. Reduce it, for example with loss.mean()."
+        ) from cause
+    if SECOND_TIME in str(cause):
+        detach = "If it uses a tensor of an earlier step, keep that as tensor.detach()."
+        raise _error(
+            "it was called before for this loss or a part of it, which has freed what it needs. Call it once for each "
+            f"step. {detach}",
+            "backward was called before for the loss that it returned, or a part of it. Remove loss.backward(): the "
+            f"Trainer calls it; or set self.automatic_optimization = False in __init__ to do so yourself. {detach}",
+        ) from cause
