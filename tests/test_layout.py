@@ -28,6 +28,7 @@ SHORT = {
 SAME_IDEA = {
     "agreement.py": "what all ranks must have alike",
     "base.py": "the base class of a folder",
+    "checks.py": "what a front end refuses of what it is given",
     "properties.py": "what a front end shows of its run",
     "settings.py": "arguments, checked",
 }

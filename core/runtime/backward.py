@@ -70,7 +70,9 @@ class Backward:
 
     def bind(self) -> Callable[..., None]:
         """Decide the function; call it when the run is live, and after each change of what is prepared."""
-        native = self._strategy.make_backward() if self._may_step() else self._refuse_backward
+        # Without an optimizer, no step would unscale the gradients of a scaled loss.
+        may_step = self._prepared.optimizers or not self._strategy.precision.scales_loss
+        native = self._strategy.make_backward() if may_step else self._refuse_backward
         native = self._checked(native)
         is_watched = self._prepared.taken or self._continued
         self.native: Callable[..., None] | None = self._first_backward(native) if is_watched else native
@@ -107,10 +109,6 @@ class Backward:
             skipped = loader.batches_taken - before - 1 if is_same_pass else len(loader) - before
             if skipped > 0 and self._strategy.is_global_zero:
                 logger.warning(SKIPPED_TWICE, skipped, epoch)
-
-    def _may_step(self) -> bool:
-        """Whether an optimizer's step would unscale the gradients of a scaled loss."""
-        return bool(self._prepared.optimizers) or not self._strategy.precision.scales_loss
 
     def _refuse_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         raise ConfigurationError(

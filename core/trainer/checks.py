@@ -289,7 +289,8 @@ def check_hooks(argument: str, given: Any, base: type[Any]) -> None:
         ConfigurationError: It defines such a hook.
     """
     kind, called = type(given), called_by_itself(given, base)
-    if own := own_names(given, base):  # most classes define hooks only, and need no table
+    own = own_names(given, base)
+    if own:  # most classes define hooks only, and need no table
         known = remedies("methods", ("Callback", "Module") if base is Module else [base.__name__])
         if name := next(
             (name for name in known if name in own and name not in called and callable(getattr(kind, name))), None
@@ -298,7 +299,7 @@ def check_hooks(argument: str, given: Any, base: type[Any]) -> None:
                 f"{argument}: {kind.__name__} defines {name!r}, which the Trainer does not call. {known[name]}"
             )
     check_signatures(argument, given, base)
-    check_names(argument, given, base, called)
+    check_names(argument, given, base, own, called)
     hooks = [name for name in dir(base) if name.startswith("on_") and callable(getattr(base, name))]
     unknown = {name for name in dir(kind) if name.startswith("on_")}.difference(hooks)
     for name in sorted(unknown):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from types import CodeType
 from typing import Any, TypeVar
@@ -37,13 +37,14 @@ CLOSE = 0.9
 """How similar a name is that is taken for a misspelt one."""
 
 
-def check_names(argument: str, given: Any, base: type[Any], called: Collection[str]) -> None:
+def check_names(argument: str, given: Any, base: type[Any], own: Mapping[str, Any], called: Collection[str]) -> None:
     """Check that ``given`` has no misspelt method or setting of ``base``.
 
     Args:
         argument: What the user passed ``given`` as.
         given: A module, a callback or a DataModule.
         base: The class that declares the names.
+        own: What :func:`own_names` returned.
         called: What :func:`called_by_itself` returned: these names are not misspelt.
 
     Raises:
@@ -52,8 +53,8 @@ def check_names(argument: str, given: Any, base: type[Any], called: Collection[s
     kind = type(given)
     check_methods(argument, given, base)
     methods = [name for name in METHODS if getattr(kind, name, None) is getattr(base, name, None) is not None]
-    for name in own_methods(given, base):
-        if name in called:
+    for name, value in own.items():
+        if name in called or not callable(value):
             continue
         hook = _hook_meant(name)
         if hook is not None and getattr(kind, hook, None) is getattr(base, hook, None) is not None:
@@ -108,19 +109,17 @@ def check_methods(argument: str, given: Any, base: type[Any]) -> None:
 
 def own_names(given: Any, base: type[Any]) -> dict[str, Any]:
     """What the user's classes define publicly and ``base`` does not have, by name."""
-    classes = [kind for kind in type(given).__mro__ if kind not in base.__mro__ and not _is_cores(kind)]
-    found = {name: value for kind in reversed(classes) for name, value in vars(kind).items()}
+    found = {name: value for kind in reversed(_own_classes(given, base)) for name, value in vars(kind).items()}
     return {name: value for name, value in found.items() if not name.startswith("_") and not hasattr(base, name)}
 
 
 def called_by_itself(given: Any, base: type[Any]) -> set[str]:
     """The names that the user's classes use in methods of other names: these may call what the Trainer does not."""
     used: set[str] = set()
-    for kind in type(given).__mro__:
-        if kind not in base.__mro__ and not _is_cores(kind):
-            for method, value in vars(kind).items():
-                code = getattr(getattr(value, "__func__", value), "__code__", None)
-                used |= _names_in(code) - {method} if isinstance(code, CodeType) else set()
+    for kind in _own_classes(given, base):
+        for method, value in vars(kind).items():
+            code = getattr(getattr(value, "__func__", value), "__code__", None)
+            used |= _names_in(code) - {method} if isinstance(code, CodeType) else set()
     return used
 
 
@@ -129,18 +128,19 @@ def _names_in(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*(_names_in(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 
-def _is_cores(kind: type[Any]) -> bool:
-    return kind.__module__.startswith("torch_hal.")
-
-
-def own_methods(given: Any, base: type[Any]) -> list[str]:
-    """The public methods that the user's classes define and ``base`` does not have."""
-    return [name for name, value in own_names(given, base).items() if callable(value)]
+def _own_classes(given: Any, base: type[Any]) -> list[type[Any]]:
+    """The classes of ``given`` that are the user's, the most derived first."""
+    return [
+        kind
+        for kind in type(given).__mro__
+        if kind not in base.__mro__ and not kind.__module__.startswith("torch_hal.")
+    ]
 
 
 def similar_methods(name: str, given: Any, base: type[Any]) -> str:
     """`` It defines 'train_step': …`` if a method of the user's may be meant as ``name``; otherwise empty."""
-    close = difflib.get_close_matches(name, own_methods(given, base), n=1, cutoff=0.65)
+    methods = [own for own, value in own_names(given, base).items() if callable(value)]
+    close = difflib.get_close_matches(name, methods, n=1, cutoff=0.65)
     return f" It defines {close[0]!r}: rename it to {name!r}, if that is what it is." if close else ""
 
 
@@ -171,18 +171,17 @@ def check_signatures(argument: str, given: Any, base: type[Any]) -> None:
             continue
         parameters = list(inspect.signature(declared).parameters.values())[1:]
         arguments = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-        if len(arguments) == len(parameters) and (signature := _signature(getattr(given, name, None))) is not None:
-            _check(f"{argument}: {kind.__name__}.{name}", signature, name, arguments)
+        hook = getattr(given, name, None)
+        if len(arguments) != len(parameters) or not callable(hook):
+            continue
+        try:
+            signature = inspect.signature(hook)
+        except ValueError:  # not every callable has one
+            continue
+        _check_call(f"{argument}: {kind.__name__}.{name}", signature, name, arguments)
 
 
-def _signature(hook: Any) -> inspect.Signature | None:
-    try:
-        return inspect.signature(hook) if isinstance(hook, Callable) else None  # type: ignore[arg-type]
-    except ValueError:  # not every callable has one
-        return None
-
-
-def _check(subject: str, signature: inspect.Signature, name: str, arguments: list[str]) -> None:
+def _check_call(subject: str, signature: inspect.Signature, name: str, arguments: list[str]) -> None:
     # The number of the loader is passed by name, and only to hooks of evaluation that have it.
     is_evaluation = name.endswith(("_batch_start", "_batch_end")) and not name.startswith("on_train_")
     own = {"dataloader_idx": 0} if "dataloader_idx" in signature.parameters and is_evaluation else {}

@@ -65,7 +65,7 @@ class Summary:
                 layer.type,
                 number_of(layer.parameters),
                 _share(layer),
-                "" if layer.training is None else _mode(layer.training),
+                "" if layer.training is None else "train" if layer.training else "eval",
             ]
             for number, layer in enumerate(self.layers)
         ]
@@ -78,8 +78,7 @@ class Summary:
     def __str__(self) -> str:
         header, rows = self.table()
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-        lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        title = " | ".join(cell.ljust(width) for cell, width in zip(header, widths, strict=True))
+        title, *lines = [" | ".join(map(str.ljust, row, widths)) for row in (header, *rows)]
         rule = "-" * len(title)
         return "\n".join(line.rstrip() for line in (title, rule, *lines, rule, *self.totals(), *self.notes))
 
@@ -179,10 +178,6 @@ def _trainable(parameters: Iterator[nn.Parameter] | Sequence[nn.Parameter]) -> i
 
 def _share(layer: Layer) -> str:
     return "" if layer.parameters == 0 else f"{100 * layer.trainable / layer.parameters:.0f}%"
-
-
-def _mode(training: bool) -> str:
-    return "train" if training else "eval"
 
 
 logger = logging.getLogger(__name__)

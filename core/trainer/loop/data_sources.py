@@ -88,20 +88,15 @@ class DataSource:
             datamodule=datamodule,
             module=module,
         )
-        source._check_needed()
-        return source
-
-    def _check_needed(self) -> None:
-        stage = STAGES[self.stage]
-        if stage.kind not in self.given and self._owner(stage.kind) is None:
-            method = f"{stage.kind}_dataloader"
-            given = (
-                "" if self.datamodule is None else f", and {type(self.datamodule).__name__} does not define {method}"
-            )
+        kind = STAGES[stage].kind
+        if kind not in source.given and source._owner(kind) is None:
+            method = f"{kind}_dataloader"
+            and_given = "" if datamodule is None else f", and {type(datamodule).__name__} does not define {method}"
             raise ConfigurationError(
-                f"{self.stage}: there is no loader{given}. Pass {stage.argument}, or define {method} in a "
+                f"{stage}: there is no loader{and_given}. Pass {STAGES[stage].argument}, or define {method} in a "
                 "core.DataModule or in the module."
             )
+        return source
 
     def _owner(self, kind: str) -> DataHooks | None:
         name = f"{kind}_dataloader"

@@ -53,7 +53,8 @@ def torch_settings(settings: Settings) -> Iterator[None]:
     benchmark = False if settings.benchmark is None and deterministic else settings.benchmark
     was_deterministic = torch.are_deterministic_algorithms_enabled()
     warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    flags = [(backend, backend.benchmark) for backend in _backends_that_benchmark()]
+    # The backends that can try several algorithms and keep the fastest.
+    flags = [(backend, backend.benchmark) for backend in vars(torch.backends).values() if hasattr(backend, "benchmark")]
     was_detecting, checked_nan = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     try:
         if deterministic is not None:
@@ -72,11 +73,6 @@ def torch_settings(settings: Settings) -> Iterator[None]:
                 backend.benchmark = before
         if settings.detect_anomaly:
             torch.set_anomaly_enabled(was_detecting, checked_nan)
-
-
-def _backends_that_benchmark() -> list[Any]:
-    """The parts of :mod:`torch.backends` that can try several algorithms and keep the fastest."""
-    return [backend for backend in vars(torch.backends).values() if hasattr(backend, "benchmark")]
 
 
 def run_stage(

@@ -243,13 +243,12 @@ def overridden(owner: Any, base: type[Any], name: str) -> Callable[..., Any] | N
 
 logger = logging.getLogger(__name__)
 
-NAMES = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 """In the order in which they are called."""
 
 
 def _overrides(owner: DataHooks | None) -> dict[str, Callable[..., Any]]:
-    found = {name: overridden(owner, DataHooks, name) for name in NAMES}
-    return {name: hook for name, hook in found.items() if hook is not None}
+    return {name: hook for name in BATCH_HOOKS if (hook := overridden(owner, DataHooks, name)) is not None}
 
 
 def check_batch_hooks(strategy: Strategy, *owners: DataHooks | None) -> None:
@@ -263,11 +262,11 @@ def check_batch_hooks(strategy: Strategy, *owners: DataHooks | None) -> None:
         return
     for owner in owners:
         overrides = _overrides(owner)
-        if overrides.pop(NAMES[1], None) is not None:
+        if overrides.pop(BATCH_HOOKS[1], None) is not None:
             logger.warning(
                 "%s: %s is not called: strategy=%r moves batches to the device itself",
                 type(owner).__name__,
-                NAMES[1],
+                BATCH_HOOKS[1],
                 strategy.name,
             )
         if names := list(overrides):
@@ -289,19 +288,19 @@ class BatchHooks:
     def __init__(self, strategy: Strategy, datamodule: DataHooks | None, module: DataHooks) -> None:
         self._strategy, self._module = strategy, module
         self._overridden = {} if strategy.moves_batches else {**_overrides(module), **_overrides(datamodule)}
-        self.moves = any(name in self._overridden for name in NAMES[:2])
+        self.moves = bool(self._overridden.keys() & {*BATCH_HOOKS[:2]})
         """Whether batches are moved here, so that loaders must leave them where they are."""
 
     def move(self, batch: Any, dataloader_idx: int) -> Any:
         """``batch`` on this process's device."""
-        move: Callable[..., Any] = self._overridden.get(NAMES[1], self._module.transfer_batch_to_device)
+        move: Callable[..., Any] = self._overridden.get(BATCH_HOOKS[1], self._module.transfer_batch_to_device)
         return move(batch, self._strategy.root_device, dataloader_idx)
 
     def applied(self, batches: Iterator[Any], dataloader_idx: int = 0) -> Iterator[Any]:
         """``batches``, each after the overridden hooks, which are called when it is taken."""
         if not self._overridden:
             return batches
-        before, after = (self._overridden.get(name) for name in (NAMES[0], NAMES[2]))
+        before, after = (self._overridden.get(name) for name in (BATCH_HOOKS[0], BATCH_HOOKS[2]))
 
         def apply(batch: Any) -> Any:
             if before is not None:

@@ -23,18 +23,10 @@ from ..run_context import RunContext
 from .configured_optimizers import needs_closure, takes_closure
 from .optimizer_controls import Controls
 
-__all__ = ["STEP_HOOKS", "compose_step", "manual_step", "overridden_parts", "step_without_optimizer"]
+__all__ = ["STEP_HOOKS", "compose_step", "manual_step", "step_without_optimizer"]
 
 STEP_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 """The hooks within a training step."""
-
-
-def overridden_parts(run: RunContext) -> list[str]:
-    """The parts of the Trainer's step that the module or a callback overrides."""
-    return [
-        *(name for name in CUSTOM_STEP if overridden(run.module, Module, name) is not None),
-        *(name for name in STEP_HOOKS if run.hooks.bind(name)),
-    ]
 
 
 def compose_step(
@@ -51,7 +43,8 @@ def compose_step(
     """
     strategy, optimizer = run.runtime.strategy, options.optimizer
     own = unwrap_optimizer(optimizer)
-    parts = overridden_parts(run)
+    parts = [name for name in CUSTOM_STEP if overridden(run.module, Module, name) is not None]
+    parts += [name for name in STEP_HOOKS if run.hooks.bind(name)]
     passes_closure = _passes_closure(own, optimizer, strategy)
     if needs_closure(own) and options.accumulate > 1:
         raise ConfigurationError(
