@@ -64,7 +64,7 @@ class Summary:
                 layer.name,
                 layer.type,
                 number_of(layer.parameters),
-                _share(layer),
+                f"{100 * layer.trainable / layer.parameters:.0f}%" if layer.parameters else "",
                 "" if layer.training is None else "train" if layer.training else "eval",
             ]
             for number, layer in enumerate(self.layers)
@@ -174,10 +174,6 @@ def _count(parameter: Any) -> int:
 
 def _trainable(parameters: Iterator[nn.Parameter] | Sequence[nn.Parameter]) -> int:
     return sum(_count(parameter) for parameter in parameters if parameter.requires_grad)
-
-
-def _share(layer: Layer) -> str:
-    return "" if layer.parameters == 0 else f"{100 * layer.trainable / layer.parameters:.0f}%"
 
 
 logger = logging.getLogger(__name__)

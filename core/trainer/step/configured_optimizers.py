@@ -226,8 +226,10 @@ class Schedules:
     ) -> None:
         self._metric_log, self._strategy = metric_log, strategy
         self._step: Callable[[Any, Any], None] = overridden(module, Module, "lr_scheduler_step") or step_scheduler
-        self._plain = {interval: _due(schedules, interval, False) for interval in ("epoch", "step")}
-        self._monitoring = {interval: _due(schedules, interval, True) for interval in ("epoch", "step")}
+        self._plain: dict[str, list[Schedule]] = {"epoch": [], "step": []}
+        self._monitoring: dict[str, list[Schedule]] = {"epoch": [], "step": []}
+        for schedule in schedules:
+            (self._monitoring if schedule.reduce_on_plateau else self._plain)[schedule.interval].append(schedule)
 
     def has(self, interval: str) -> bool:
         """Whether any scheduler is stepped at this interval."""
@@ -290,7 +292,3 @@ def step_scheduler(scheduler: Any, metric: Any) -> None:
         scheduler.step()
     else:
         scheduler.step(metric)
-
-
-def _due(schedules: Sequence[Schedule], interval: str, monitoring: bool) -> list[Schedule]:
-    return [one for one in schedules if one.interval == interval and one.reduce_on_plateau == monitoring]
