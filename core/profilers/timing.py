@@ -1,4 +1,4 @@
-"""AdvancedProfiler: the functions that each action calls, by cProfile."""
+"""The profilers that time actions in Python: SimpleProfiler by the clock, and AdvancedProfiler by cProfile."""
 
 from __future__ import annotations
 
@@ -6,12 +6,70 @@ import cProfile
 import io
 import os
 import pstats
+import time
 from typing import Any
 
 from ..errors import ConfigurationError
 from .base import Profiler
 
-__all__ = ["AdvancedProfiler"]
+__all__ = ["AdvancedProfiler", "SimpleProfiler"]
+
+
+class SimpleProfiler(Profiler):
+    """Measures the wall-clock time of each action. It does not wait for the device, so a step shows what is launched.
+
+    Args:
+        dirpath: See :class:`Profiler`.
+        filename: Likewise.
+        extended: Whether the report has the mean, the number of calls and the share of the whole time.
+    """
+
+    def __init__(
+        self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None, extended: bool = True
+    ) -> None:
+        super().__init__(dirpath, filename)
+        self.extended = extended
+        self.recorded_durations: dict[str, list[float]] = {}
+        """By action, the seconds of each call."""
+        self.current_actions: dict[str, float] = {}
+        self._begin = time.monotonic()
+
+    def start(self, action_name: str) -> None:
+        """See :meth:`Profiler.start`."""
+        if action_name in self.current_actions:
+            raise ConfigurationError(f"start({action_name!r}): this action is being measured already. Stop it first.")
+        self.current_actions[action_name] = time.perf_counter()
+
+    def stop(self, action_name: str) -> None:
+        """See :meth:`Profiler.stop`."""
+        end = time.perf_counter()
+        if action_name not in self.current_actions:
+            raise ConfigurationError(f"stop({action_name!r}): this action was not started.")
+        self.recorded_durations.setdefault(action_name, []).append(end - self.current_actions.pop(action_name))
+
+    def setup(self, stage: str, rank: int = 0, log_dir: str | None = None) -> None:
+        """Forget the run before."""
+        super().setup(stage, rank, log_dir)
+        self.recorded_durations, self.current_actions, self._begin = {}, {}, time.monotonic()
+
+    def summary(self) -> str:
+        """A table, the longest actions first."""
+        if not self.recorded_durations:
+            return ""
+        whole = time.monotonic() - self._begin
+        rows = sorted(self.recorded_durations.items(), key=lambda item: -sum(item[1]))
+        width = max(len(name) for name in self.recorded_durations)
+        lines = [f"{'action':<{width}}  {'mean (s)':>10}  {'calls':>8}  {'total (s)':>10}  {'share':>6}"]
+        if not self.extended:
+            lines = [f"{'action':<{width}}  {'mean (s)':>10}  {'total (s)':>10}"]
+        for name, durations in rows:
+            total, mean = sum(durations), sum(durations) / len(durations)
+            if self.extended:
+                share = 100 * total / whole if whole else 0
+                lines.append(f"{name:<{width}}  {mean:10.5g}  {len(durations):8d}  {total:10.5g}  {share:5.1f}%")
+            else:
+                lines.append(f"{name:<{width}}  {mean:10.5g}  {total:10.5g}")
+        return f"Profile of {self._stage}, {whole:.5g} s in all\n" + "\n".join(lines) + "\n"
 
 
 class AdvancedProfiler(Profiler):
