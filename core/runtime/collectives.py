@@ -22,9 +22,9 @@ from ..strategies.exchange.reductions import check_reduction
 from ..utilities.nested import leaves, map_tensors
 from ..utilities.objects import by_rank, pickled, unpickled
 from .checks import check_leaves, check_process
-from .comparison import PADDING, Agreement, describe_leaves, is_tensor_row, refuse_difference
 from .gradient_state import GradientState
 from .lifecycle import Life
+from .process_control import PADDING, Agreement, describe_leaves, is_tensor_row, refuse_difference
 
 __all__ = ["Collectives", "MetricGathering", "exchange_objects", "pad_to", "sizes_along", "split"]
 

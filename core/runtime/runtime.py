@@ -45,13 +45,12 @@ from .checkpoint.run_state import LoadHook, SaveHook, StateSaving
 from .checkpoint.saving import Checkpointing
 from .checks import check_kind, used_by_with
 from .collectives import Collectives, MetricGathering, split
-from .comparison import Agreement
 from .gradient_state import GradientAccumulationPlugin, GradientState
 from .lifecycle import Life
 from .prepare.prepared import PreparedObjects
 from .prepare.preparing import Preparing
 from .prepare.wrappers import own_module, strategy_module
-from .process_control import ProcessControl, only
+from .process_control import Agreement, ProcessControl, only
 from .properties import FactsView, RunFacts
 from .settings import (
     check_compilation,

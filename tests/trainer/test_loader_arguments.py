@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from core import DataModule, Module, Trainer
 from core.errors import ConfigurationError, WrongTypeError
 from core.trainer import fit_warnings
-from core.trainer.loop import batch_source
+from core.trainer.loop import epoch as epoch_module
 
 from .regression import Regression, assert_same, dataset, loader, quiet
 
@@ -195,7 +195,7 @@ class WithWorkers(Iterated):
 
 def train_timed(clock: Clock, patch: pytest.MonkeyPatch, loading: float, step: float, kind: Any = DataLoader) -> None:
     """Two epochs of 30 batches, whose first steps take long."""
-    patch.setattr(batch_source, "time", clock)
+    patch.setattr(epoch_module, "time", clock)
 
     class Steps(Regression):
         def training_step(self, batch: Any, batch_idx: int) -> Any:

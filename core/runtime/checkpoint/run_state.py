@@ -34,10 +34,10 @@ from ...strategies.own_buffers import load_own_buffers, own_buffers
 from ...strategies.partial_save import Meeting
 from ..accumulation import OptimizerGate, Window
 from ..checks import check_hook
-from ..comparison import Agreement
 from ..lifecycle import Life
 from ..prepare.prepared import PreparedObjects
 from ..prepare.wrappers import AccumulatingOptimizer, own_module, strategy_module
+from ..process_control import Agreement
 from .accelerate_state import is_accelerates, load_accelerate_state
 from .process_state import ABSENT, PATIENCE, ProcessStates, load_errors, read_gradients, run_facts, write_gradients
 from .project import ProjectConfiguration, next_checkpoint, remove_old_checkpoints

@@ -19,9 +19,9 @@ from ...strategies.wrapping.batch_norm import desynchronize
 from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
 from ..accumulation import OptimizerGate, Window
 from ..checks import check_holds, check_kind, check_loader, check_objects
-from ..comparison import Agreement
 from ..gradient_state import GradientState
 from ..lifecycle import Life
+from ..process_control import Agreement
 from .prepared import PreparedObjects
 from .wrappers import (
     AccumulatingOptimizer,

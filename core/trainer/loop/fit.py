@@ -33,11 +33,10 @@ from ..step.custom_step import compose_step, manual_step, step_without_optimizer
 from ..step.optimizer_controls import Controls
 from ..step.step_module import StepModule, kept_tensors_explained, loss_in
 from ..trainer_state import STAGES
-from .batch_source import TrainingBatches
 from .data_sources import KINDS, Reloading, why_empty
+from .epoch import TrainingBatches, ValidationTimes
 from .evaluate import EvaluationLoop, sanity_check
 from .signals import Signals
-from .validation_times import ValidationTimes
 
 __all__ = ["FitLoop"]
 
