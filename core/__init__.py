@@ -52,22 +52,24 @@ if TYPE_CHECKING:
         DDPCommunicationHookType,
         DistributedDataParallelKwargs,
         InitProcessGroupKwargs,
+        ProfileKwargs,
     )
     from .runtime.batch_size import find_executable_batch_size
-    from .runtime.free_functions import (
+    from .runtime.local_sgd import LocalSGD
+    from .runtime.notebook import notebook_launcher
+    from .runtime.partial_state import (
+        AcceleratorState,
         DistributedType,
+        PartialState,
         broadcast,
         broadcast_object_list,
         gather,
         gather_object,
+        is_initialized,
         synchronize_rng_states,
         tqdm,
     )
-    from .runtime.local_sgd import LocalSGD
-    from .runtime.notebook import notebook_launcher
-    from .runtime.partial_state import AcceleratorState, PartialState, is_initialized
-    from .runtime.prepare.modules import is_peft_model
-    from .runtime.profiling import ProfileKwargs
+    from .runtime.prepare.wrappers import is_peft_model
     from .strategies import Strategy
     from .trainer import DataModule, Module, Trainer
     from .trainer.tuner import Tuner, find_batch_size, find_learning_rate
@@ -142,7 +144,7 @@ _HOMES = {
             "synchronize_rng_states",
             "tqdm",
         ),
-        "torch_hal.runtime.free_functions",
+        "torch_hal.runtime.partial_state",
     ),
     **dict.fromkeys(("AcceleratorState", "PartialState", "is_initialized"), "torch_hal.runtime.partial_state"),
     **dict.fromkeys(
@@ -154,7 +156,7 @@ _HOMES = {
     "LocalSGD": "torch_hal.runtime.local_sgd",
     "Module": "torch_hal.trainer",
     "Plan": "torch_hal.plan",
-    "ProfileKwargs": "torch_hal.runtime.profiling",
+    "ProfileKwargs": "torch_hal.runtime.accelerate_handlers",
     "ProjectConfiguration": "torch_hal.runtime",
     "Request": "torch_hal.plan",
     "Runtime": "torch_hal.runtime",
@@ -163,7 +165,7 @@ _HOMES = {
     "find_executable_batch_size": "torch_hal.runtime.batch_size",
     "get_logger": "torch_hal.logging",
     "rank_zero_only": "torch_hal.logging",
-    "is_peft_model": "torch_hal.runtime.prepare.modules",
+    "is_peft_model": "torch_hal.runtime.prepare.wrappers",
     "notebook_launcher": "torch_hal.runtime.notebook",
     "release_memory": "torch_hal.runtime",
     "resolve": "torch_hal.plan",

@@ -32,7 +32,7 @@ def consolidate(directory: str | os.PathLike[str], file: str | os.PathLike[str] 
             written.
     """
     from .checkpoints import TorchCheckpointIO, store_of
-    from .checkpoints.full_load import load_whole
+    from .checkpoints.foreign import load_whole
 
     given = os.fspath(directory)
     target = os.fspath(file or (f"{given.rstrip('/')}.pt" if is_url(given) else f"{os.path.normpath(given)}.pt"))

@@ -183,8 +183,7 @@ def test_every_variable_is_in_the_table() -> None:
 
 UNPICKLES = {
     "core/checkpoints/shard_files.py": "its unpickler makes objects of a list of classes only",
-    "core/checkpoints/safe_unpickling.py": "that unpickler; torch.load(weights_only=True) of what a manifest lists",
-    "core/checkpoints/weights_only.py": "torch.load(weights_only=True) of bytes that it has just written",
+    "core/checkpoints/safe_unpickling.py": "that unpickler; torch.load(weights_only=True) of listed files, new bytes",
     "core/strategies/launchers/function.py": "from a pipe to a process of the same run",
     "core/strategies/partial_save.py": "from a process of the same run",
     "core/utilities/objects.py": "from a process of the same run",

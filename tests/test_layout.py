@@ -12,8 +12,6 @@ CORE = ROOT / "core"
 FILES = sorted(file.relative_to(CORE) for file in CORE.rglob("*.py") if "__pycache__" not in file.parts)
 
 SHORT = {
-    "callbacks/checkpoint/base.py": "the Trainer and its hooks use it without the ModelCheckpoint",
-    "checkpoints/full_load.py": "uses two CheckpointIOs, of which none knows the other",
     "conformance.py": "python -m core.conformance",
     "new_plugin.py": "python -m core.new_plugin",
     "run/parent_death.py": "a separate script, which imports next to nothing",
@@ -22,9 +20,8 @@ SHORT = {
 
 SAME_IDEA = {
     "agreement.py": "what all ranks must have alike",
-    "arguments.py": "the checks of a class's arguments",
     "base.py": "the base class of a folder",
-    "find.py": "something by its name or place",
+    "checks.py": "what a front end refuses of what it is given",
     "properties.py": "what a front end shows of its run",
     "settings.py": "arguments, checked",
 }

@@ -1,9 +1,10 @@
-"""Decisions and errors of callbacks that hold in all processes."""
+"""What callbacks decide alike in all processes: by process 0, and by its clock."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..checkpoints.agreement import decide_on_rank_zero
 from ..errors import ConfigurationError, nearest, quoted
@@ -11,7 +12,7 @@ from ..errors import ConfigurationError, nearest, quoted
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["decide_in_process_zero", "not_logged"]
+__all__ = ["SharedClock", "decide_in_process_zero", "not_logged"]
 
 T = TypeVar("T")
 
@@ -38,3 +39,45 @@ def not_logged(owner: str, monitor: str, logged: Iterable[str], remedy: str) -> 
         f"{owner}(monitor={monitor!r}): it has not been logged.{nearest(monitor, names)} Logged: "
         f"{quoted(names) if names else 'nothing'}. {remedy}"
     )
+
+
+class SharedClock:
+    """Tells all processes at the same step that a time has passed, by the clock of process 0.
+
+    A collective in each step would slow the run down. So process 0 measures how long a step takes, and tells the others
+    at which step to ask next: half of the remaining steps later.
+
+    Args:
+        seconds: The time.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._start = self._asked_at = time.monotonic()
+        self._step = self._next = 0
+
+    def restart(self, step: int) -> None:
+        """Begin to measure at ``step``."""
+        self._start = self._asked_at = time.monotonic()
+        self._step, self._next = step, step + 1
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start in this process."""
+        return time.monotonic() - self._start
+
+    def steps_left(self, step: int, strategy: Any) -> int:
+        """For how many steps after ``step`` nothing has to be asked; the same in every process."""
+        return 1 if strategy.world_size == 1 else max(self._next - step, 1)
+
+    def is_due(self, step: int, strategy: Any) -> bool:
+        """Whether the time has passed; every process calls it after each ``step``."""
+        if strategy.world_size == 1:
+            return self.elapsed >= self.seconds
+        if step < self._next:
+            return False
+        left = self.seconds - self.elapsed
+        each = max(self.elapsed / max(step - self._step, 1), 1e-9)
+        left, skipped = strategy.broadcast((left, max(int(left / each / 2), 1)))
+        self._next = step + skipped
+        return bool(left <= 0)

@@ -1,4 +1,4 @@
-"""The base class of callbacks.
+"""The base class of callbacks, and that of callbacks that write checkpoints.
 
 A Callback has the hooks of a Module, with the trainer and the module as their first two arguments. A hook that is not
 overridden is never called.
@@ -15,7 +15,7 @@ from ..hints.argument_checks import suggest_arguments_of
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["Callback"]
+__all__ = ["Callback", "Checkpoint"]
 
 
 class Callback:
@@ -199,3 +199,15 @@ class Callback:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state that :meth:`state_dict` returned."""
+
+
+class Checkpoint(Callback):
+    """A callback that writes checkpoints. It is called after all others, so its checkpoints contain what they did."""
+
+    _given_dirpath: str | None = None
+    """The directory that the user named; by default each run has its own."""
+
+    def directory(self, trainer: Trainer) -> str | None:
+        """The directory that the running or the last ``fit`` writes to; ``None`` if none has been run."""
+        folder: str | None = self._given_dirpath or trainer.run.folder
+        return folder

@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, nearest, quoted
+from .agreement import SharedClock
 from .base import Callback
-from .shared_clock import SharedClock
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer

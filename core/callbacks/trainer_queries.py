@@ -11,7 +11,6 @@ __all__ = [
     "has_validated_in_epoch",
     "is_long_enough",
     "is_training",
-    "send_to_loggers",
     "validates",
     "validates_next",
     "validates_once_in_each_epoch",
@@ -48,10 +47,3 @@ def has_validated_in_epoch(trainer: Trainer, default: bool = False) -> bool:
 def validates_next(trainer: Trainer) -> bool:
     """Whether a validation follows the newest batch; every process calls it."""
     return trainer.run.fit_loop is not None and trainer.run.fit_loop.validates_next()
-
-
-def send_to_loggers(trainer: Trainer, values: dict[str, float], step: int) -> None:
-    """Pass ``values`` to each logger, in process 0; ``step`` is the number of the optimizer step, from 0."""
-    if values and trainer.is_global_zero:
-        for logger in trainer.loggers:
-            logger.log_metrics(dict(values), step)

@@ -1,23 +1,28 @@
-"""Averages of the weights over the steps of a run, on :mod:`torch.optim.swa_utils`."""
+"""Averages of the weights over the steps or epochs of a run, on :mod:`torch.optim.swa_utils`.
+
+Source: Izmailov et al., Averaging Weights Leads to Wider Optima and Better Generalization, UAI 2018.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch import Tensor, nn
+from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
 
 from ..errors import ConfigurationError
 from ..hints.argument_checks import check_count
 from ..strategies.own_buffers import share_buffers
+from ..utilities.torch_private import BatchNorm, mark_stepped
 from .base import Callback
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["EMAWeightAveraging", "WeightAveraging"]
+__all__ = ["EMAWeightAveraging", "StochasticWeightAveraging", "WeightAveraging"]
 
 
 class WeightAveraging(Callback):
@@ -223,3 +228,194 @@ class EMAWeightAveraging(WeightAveraging):
 
 def _tensors(module: nn.Module) -> Any:
     return chain(module.parameters(), module.buffers())
+
+
+AVERAGE = "swa_average"
+"""Where a checkpoint has the average."""
+
+
+class StochasticWeightAveraging(WeightAveraging):
+    """Averages the weights at the end of each of the last epochs; after ``fit`` the module has the average.
+
+    From the first of these epochs on, the learning rate goes to ``swa_lrs`` and stays there, and the module's own
+    schedulers are no longer stepped. Validation and checkpoints during the run use the weights that are trained. At the
+    end, the running statistics of batch norm layers are computed anew for the average, in one more pass over the
+    training batches of all processes, without gradients. A resumed run continues exactly.
+
+    Args:
+        swa_lrs: The learning rate to go to, > 0; or one for each parameter group.
+        swa_epoch_start: The first epoch, counted from 1, at whose end weights are averaged; or a fraction of
+            ``max_epochs``.
+        annealing_epochs: The number of epochs in which the learning rate goes there.
+        annealing_strategy: ``"cos"`` or ``"linear"``.
+        avg_fn: ``avg_fn(average, weights, number)`` returns the new average of a parameter; by default each epoch
+            counts the same.
+        device: Where the average is kept; by default where the module is.
+
+    Raises:
+        ConfigurationError: An argument is out of range; or, in ``fit``, there is not one optimizer, a fraction was
+            given without ``max_epochs``, the strategy shards the module or runs the whole step, or a module with
+            batch norm layers optimizes manually.
+    """
+
+    idle_hooks = frozenset({"on_train_batch_end", "on_validation_epoch_start", "on_validation_epoch_end"})
+
+    def __init__(
+        self,
+        swa_lrs: float | Sequence[float],
+        swa_epoch_start: int | float = 0.8,
+        annealing_epochs: int = 10,
+        annealing_strategy: str = "cos",
+        avg_fn: Callable[[Tensor, Tensor, Tensor | int], Tensor] | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        rates: list[Any] = list(swa_lrs) if isinstance(swa_lrs, Sequence) else [swa_lrs]
+        if not rates or any(isinstance(rate, bool | str) or not rate > 0 for rate in rates):
+            raise ConfigurationError(f"swa_lrs={swa_lrs!r}: must be a number > 0, or a list of such numbers.")
+        if isinstance(swa_epoch_start, float):
+            if not 0 <= swa_epoch_start <= 1:
+                raise ConfigurationError(f"swa_epoch_start={swa_epoch_start!r}: a fraction must be from 0.0 to 1.0.")
+        else:
+            check_count("swa_epoch_start", swa_epoch_start, 1)
+        check_count("annealing_epochs", annealing_epochs, 0)
+        if annealing_strategy not in ("cos", "linear"):
+            raise ConfigurationError(f"annealing_strategy={annealing_strategy!r}: must be 'cos' or 'linear'.")
+        super().__init__(device, use_buffers=False, **({} if avg_fn is None else {"avg_fn": avg_fn}))
+        self._rates: Any = rates if isinstance(swa_lrs, Sequence) else swa_lrs
+        self._given_start = swa_epoch_start
+        self._annealing: dict[str, Any] = {"anneal_epochs": annealing_epochs, "anneal_strategy": annealing_strategy}
+        self._scheduler: SWALR | None = None
+        self._scheduler_state: dict[str, Any] | None = None
+        self.swa_start = 0
+        """The first epoch, from 0, at whose end weights are averaged."""
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        """At the end of the last epochs."""
+        del step_idx
+        return epoch_idx is not None and epoch_idx >= self.swa_start
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Begin a new average.
+
+        Raises:
+            ConfigurationError: See the class.
+        """
+        if stage != "fit":
+            return
+        start = self._given_start
+        if isinstance(start, float):
+            if trainer.max_epochs < 0:
+                raise ConfigurationError(
+                    f"swa_epoch_start={start}: is a fraction of max_epochs, which has no limit. Set max_epochs, or "
+                    "give the number of an epoch."
+                )
+            start = int(trainer.max_epochs * start)
+        self.swa_start = max(start - 1, 0)
+        if not trainer.strategy.supports_custom_loop:
+            raise ConfigurationError(
+                f"StochasticWeightAveraging: strategy {trainer.strategy.name!r} runs whole training steps, whose "
+                "learning rate it cannot change. Use another strategy."
+            )
+        self._scheduler = self._scheduler_state = None
+        super().setup(trainer, pl_module, stage)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Check that there is one optimizer, and move the average to its device.
+
+        Raises:
+            ConfigurationError: There are several or none, the strategy shards the module, or it has batch norm layers
+                and optimizes manually.
+        """
+        if len(trainer.optimizers) != 1:
+            raise ConfigurationError(
+                f"StochasticWeightAveraging: the module has {len(trainer.optimizers)} optimizers, and it works with "
+                "one. Average in a callback of your own, with torch.optim.swa_utils."
+            )
+        if not pl_module.automatic_optimization and batch_norms(pl_module):
+            raise ConfigurationError(
+                f"StochasticWeightAveraging: {type(pl_module).__name__} has batch norm layers, whose statistics are "
+                "computed by one more pass of training_step without gradients, and automatic_optimization=False, so "
+                "training_step calls backward. Use core.callbacks.EMAWeightAveraging, which averages statistics."
+            )
+        super().on_fit_start(trainer, pl_module)
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Continue the schedule of the learning rate, in a resumed run."""
+        if self._scheduler_state is not None:
+            rates = [group["lr"] for group in trainer.optimizers[0].param_groups]
+            scheduler = self._schedule(trainer)
+            scheduler.load_state_dict(self._scheduler_state)
+            mark_stepped(scheduler.optimizer)  # in the run that wrote the checkpoint
+            for group, rate in zip(trainer.optimizers[0].param_groups, rates, strict=True):
+                group["lr"] = rate
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Begin the schedule of the learning rate."""
+        if trainer.current_epoch >= self.swa_start and self._scheduler is None:
+            self._schedule(trainer)
+
+    def _schedule(self, trainer: Trainer) -> SWALR:
+        scheduler = self._scheduler = SWALR(trainer.optimizers[0], self._rates, **self._annealing)
+        trainer.running_fit(type(self).__name__).step_each_epoch(scheduler)
+        return scheduler
+
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Give the module the average, with its own statistics of batches."""
+        has_average = self._average is not None and bool(self._average.n_averaged > 0)
+        super().on_train_end(trainer, pl_module)
+        self._scheduler = self._scheduler_state = None
+        if has_average:
+            update_batch_norms(trainer, pl_module)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Add the average."""
+        if self._average is not None:
+            checkpoint[AVERAGE] = self._average.state_dict()
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Continue the average."""
+        if self._average is not None and AVERAGE in checkpoint:
+            self._average.load_state_dict(checkpoint[AVERAGE])
+
+    def state_dict(self) -> dict[str, Any]:
+        """When the average was updated last, and where the schedule of the learning rate is."""
+        state = super().state_dict()
+        if self._scheduler is None:
+            return {**state, "scheduler": None}
+        # Torch 2.6 puts a function in it, which a checkpoint cannot have; the constructor makes it again.
+        scheduler = self._scheduler.state_dict()
+        return {**state, "scheduler": {name: value for name, value in scheduler.items() if not callable(value)}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` returned."""
+        super().load_state_dict(state_dict)
+        self._scheduler_state = state_dict["scheduler"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_scheduler": None}
+
+
+def batch_norms(module: nn.Module) -> list[BatchNorm]:
+    """The layers of ``module`` that keep statistics of batches."""
+    return [one for one in module.modules() if isinstance(one, BatchNorm) and one.running_mean is not None]
+
+
+def update_batch_norms(trainer: Trainer, module: nn.Module) -> None:
+    """Like :func:`torch.optim.swa_utils.update_bn`, with the training step and the batches of all processes."""
+    layers = batch_norms(module)
+    if not layers:
+        return
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None
+    try:
+        trainer.running_fit("update_batch_norms").run_forward()
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+    if trainer.world_size > 1:
+        for layer in layers:
+            for running in (layer.running_mean, layer.running_var):
+                assert running is not None
+                running.copy_(trainer.strategy.reduce(running))

@@ -9,23 +9,24 @@ from .asynchronous import AsyncCheckpointIO
 from .base import CheckpointIO, check_arguments
 from .commit import locate
 from .directories import unlisted_files
-from .find import is_committed, latest, read_manifest
 from .locations import (
     absolute,
     committed_directory,
     committed_file,
+    is_committed,
     is_in,
+    latest,
     local_copy,
     parent,
+    read_manifest,
     remove_committed,
     store_of,
 )
 from .manifest import SHARD, FileRecord, Manifest
-from .safe_unpickling import refuse_code
+from .safe_unpickling import refuse_code, refuse_unreadable
 from .safetensors_io import SafetensorsCheckpointIO
 from .sharded import ShardedCheckpointIO
 from .torch_io import TorchCheckpointIO, read_shard, write_shard
-from .weights_only import refuse_unreadable
 
 __all__ = [
     "SHARD",

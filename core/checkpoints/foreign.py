@@ -1,7 +1,8 @@
-"""Reading what other libraries have written: files of torch and safetensors, and directories of such files.
+"""Reading a checkpoint of whichever format: of core's, or what other libraries have written.
 
-It is read as data: code in a pickle is not run. A file or directory of others becomes a dict of parts, as a checkpoint
-of ours is one. It has no part ``"core"``, by which the two are told apart.
+What others have written are files of torch and safetensors, and directories of such files. It is read as data: code in
+a pickle is not run. It becomes a dict of parts, as a checkpoint of ours is one. It has no part ``"core"``, by which the
+two are told apart.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConfigurationError
-from .locations import absolute, local_copy
+from .locations import absolute, local_copy, read_manifest
 from .manifest import LARGEST, DamagedError, FileRecord, Manifest, NotOursError, open_file
 from .safe_unpickling import load_tensors, refuse_code
-from .safetensors_io import read_safetensors
+from .safetensors_io import SafetensorsCheckpointIO, read_safetensors
+from .sharded import ShardedCheckpointIO
 
-__all__ = ["LIGHTNING", "is_foreign", "is_lightnings", "load_any", "read_directory", "weights_for"]
+__all__ = ["LIGHTNING", "is_foreign", "is_lightnings", "load_any", "load_whole", "read_directory", "weights_for"]
 
 LIGHTNING = "pytorch-lightning_version"
 """The part that each checkpoint of Lightning has, and each of our Trainer's, so that Lightning reads its weights."""
@@ -223,3 +225,23 @@ def weights_for(module: nn.Module, weights: Mapping[str, Any]) -> Mapping[str, A
     tied = {id(known[name]): value for name, value in weights.items() if isinstance(known.get(name), Tensor)}
     missing = {name: tied[id(value)] for name, value in known.items() if name not in weights and id(value) in tied}
     return {**weights, **missing}
+
+
+def load_whole(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
+    """The checkpoint at a path or URL, which any CheckpointIO of core has written.
+
+    Args:
+        path: Its file or directory.
+        map_location: The device of its tensors; the CPU by default.
+
+    Raises:
+        CheckpointError: It is missing, uncommitted or damaged, or a plugin's CheckpointIO has written it.
+        ConfigurationError: It has safetensors' format, and that package is not installed.
+    """
+    try:
+        written_by = read_manifest(path).checkpoint_io
+    except CheckpointError:
+        written_by = ""  # reading it says more
+    if written_by == "safetensors":
+        return SafetensorsCheckpointIO().load_checkpoint(path, map_location)
+    return ShardedCheckpointIO().load_checkpoint(path, map_location)

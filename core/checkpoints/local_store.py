@@ -12,11 +12,10 @@ from typing import TypeVar
 from ..errors import CheckpointError
 from .agreement import GatherObject, check_shared, run_on_each_rank, run_on_rank_zero
 from .commit import RESERVED, committed_local, local_path, locate, remove_local, set_aside_names, write_errors
-from .concurrent_reads import Attempts, read_together_undisturbed, read_undisturbed
 from .directories import sequence_of
 from .disk_remedies import reading_remedy
 from .manifest import SHARD, Manifest, NewerFormatError, NotOursError, UnreadableError, unreadable
-from .store import Store
+from .store import Attempts, Store, read_together_undisturbed, read_undisturbed
 
 __all__ = ["LocalStore"]
 

@@ -1,14 +1,18 @@
-"""The store that a path or URL belongs to, and the operations at one."""
+"""The store that a path or URL belongs to, the operations at one, and finding committed checkpoints there."""
 
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any, overload
 
+from ..errors import CheckpointError
 from ..hints.argument_checks import is_url
 from .commit import directories_made, local_path
 from .local_store import LocalStore
+from .manifest import DamagedError, Manifest, NewerFormatError
 from .remote_store import RemoteStore
 from .store import Store
 
@@ -17,9 +21,13 @@ __all__ = [
     "committed_directory",
     "committed_file",
     "directory_of",
+    "is_committed",
     "is_in",
+    "latest",
     "local_copy",
+    "naming_the_newest_whole",
     "parent",
+    "read_manifest",
     "remove_committed",
     "store_of",
 ]
@@ -109,3 +117,52 @@ def remove_committed(path: str | os.PathLike[str]) -> None:
         CheckpointError: It cannot be removed, or is a directory that is not a checkpoint.
     """
     store_of(path).remove()
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """The manifest of the checkpoint at ``path``.
+
+    Raises:
+        CheckpointError: The checkpoint is absent, uncommitted or in a newer format, or a file is missing or has another
+            size.
+    """
+    return store_of(path).manifest()
+
+
+def is_committed(path: str | os.PathLike[str]) -> bool:
+    """Whether ``path`` holds a complete checkpoint, according to its manifest and its files' sizes."""
+    try:
+        read_manifest(path)
+    except NewerFormatError:
+        return True
+    except CheckpointError:
+        return False
+    return True
+
+
+@overload
+def latest(directory: os.PathLike[str]) -> Path | None: ...
+@overload
+def latest(directory: str) -> Path | str | None: ...
+def latest(directory: str | os.PathLike[str]) -> Any:
+    """The checkpoint in ``directory`` that was saved last, by the number in its manifest; ``None`` if there is none.
+
+    Anything that is not a committed checkpoint is ignored; a damaged one with a warning in the log. It is a path, and
+    a string if ``directory`` is a URL.
+
+    Raises:
+        CheckpointError: ``directory`` cannot be read; or the last checkpoint may be one in a newer format, which this
+            torch-hal does not read.
+    """
+    return store_of(directory).latest()
+
+
+@contextmanager
+def naming_the_newest_whole(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add to an error about the damaged checkpoint ``path`` which of those in the same directory is whole."""
+    try:
+        yield
+    except DamagedError as error:
+        whole = store_of(path).newest_whole()
+        advice = "" if whole is None else f" The newest whole one in the same directory is {whole}."
+        raise CheckpointError(f"{error}{advice}") from error

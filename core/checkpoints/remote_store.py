@@ -29,7 +29,6 @@ from typing import Any, TypeVar
 from ..errors import CheckpointError, CoreError
 from .agreement import GatherObject, run_on_each_rank, run_on_rank_zero
 from .commit import RESERVED, temporary_directory
-from .concurrent_reads import Attempts
 from .directories import is_checkpoint, set_number
 from .disk_remedies import remedy
 from .manifest import FILE_NAME, DamagedError, Manifest, NewerFormatError, UnreadableError
@@ -49,7 +48,7 @@ from .remote_objects import (
     size_in,
     visible_size,
 )
-from .store import Store
+from .store import Attempts, Store
 
 __all__ = ["RemoteStore"]
 

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConfigurationError
 from .base import CheckpointIO, check_arguments
-from .find import naming_the_newest_whole
-from .locations import committed_directory, store_of
+from .locations import committed_directory, naming_the_newest_whole, store_of
 from .manifest import SHARD, FileRecord, Manifest
+from .safe_unpickling import refuse_unreadable
 from .torch_io import read_shard, write_shard
-from .weights_only import refuse_unreadable
 
 __all__ = ["SafetensorsCheckpointIO", "read_safetensors", "write_safetensors"]
 

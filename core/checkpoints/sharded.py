@@ -19,11 +19,10 @@ from ..utilities.torch_private import load_in_this_process, local_shape_and_offs
 from .agreement import gather_over, run_on_each_rank, run_on_rank_zero
 from .base import CheckpointIO, check_arguments
 from .commit import write_errors
-from .find import naming_the_newest_whole
-from .locations import remove_committed, store_of
+from .locations import naming_the_newest_whole, remove_committed, store_of
 from .manifest import SHARD, FileRecord, Manifest
+from .safe_unpickling import refuse_unreadable
 from .torch_io import read_file, read_shard, write_shard
-from .weights_only import refuse_unreadable
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata

@@ -11,12 +11,10 @@ import torch
 
 from ..errors import CheckpointError
 from .base import CheckpointIO, check_arguments
-from .find import naming_the_newest_whole
-from .locations import committed_file, remove_committed, store_of
+from .locations import committed_file, naming_the_newest_whole, remove_committed, store_of
 from .manifest import SHARD, FileRecord, Manifest
-from .safe_unpickling import load_tensors
+from .safe_unpickling import load_tensors, refuse_unreadable
 from .single_file import CONTENT
-from .weights_only import refuse_unreadable
 
 __all__ = ["TorchCheckpointIO", "read_file", "read_shard", "write_shard"]
 

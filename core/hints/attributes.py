@@ -97,16 +97,18 @@ def _check_assigned(obj: KnownAttributes, name: str, value: Any) -> None:
     Raises:
         ConfigurationError: ``name`` is an argument of the constructor, read-only, or no attribute.
     """
+    declared = next((vars(kind)[name] for kind in type(obj).__mro__ if name in vars(kind)), None)
+    is_read_only = isinstance(declared, property) and declared.fset is None
+    is_annotated = any(name in vars(kind).get("__annotations__", ()) for kind in type(obj).__mro__)
+    if not is_read_only and (declared is not None or is_annotated):
+        return
     front_end = _front_end(obj)
     subject = f"{front_end.__name__.lower()}.{name} = {value!r:.100}"
     arguments = list(inspect.signature(front_end.__init__).parameters)[1:]  # type: ignore[misc]
     constructor = f"Pass it to the constructor: {front_end.__name__}({name}={value!r})."
-    declared = next((vars(kind)[name] for kind in type(obj).__mro__ if name in vars(kind)), None)
-    if isinstance(declared, property) and declared.fset is None:
+    if is_read_only:
         remedy = constructor if name in arguments else "It says what the run is, and cannot be changed."
         raise ConfigurationError(f"{subject}: is read-only. {remedy}")
-    if declared is not None or any(name in vars(kind).get("__annotations__", ()) for kind in type(obj).__mro__):
-        return
     if name in arguments:
         raise ConfigurationError(f"{subject}: has no effect after the {front_end.__name__} was made. {constructor}")
     meant = _meant(name, [*arguments, *_public(obj)])

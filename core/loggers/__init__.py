@@ -1,4 +1,4 @@
-"""Loggers: where metrics go. Runtime's trackers and the Trainer's loggers are the same classes, one in each file.
+"""Loggers: where metrics go. Runtime's trackers and the Trainer's loggers are the same classes.
 
 A logger is requested by name (``Runtime(log_with="tensorboard")``) or made by its class. The libraries behind them are
 imported when a run is opened. A distribution adds one with an entry point in the group ``core.loggers``::
@@ -15,13 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .base import Logger
     from .comet import CometLogger
-    from .csv_file import CSVLogger
-    from .find import find_loggers
+    from .find import adapted, find_loggers
     from .folders import FolderLogger
-    from .foreign_loggers import adapted
-    from .json_lines import JSONLogger
     from .ml_flow import MLFlowLogger
     from .tensor_board import TensorBoardLogger
+    from .text_files import CSVLogger, JSONLogger
     from .weights_and_biases import WandbLogger
 
 __all__ = [
@@ -40,15 +38,15 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "CSVLogger": "torch_hal.loggers.csv_file",
+        "CSVLogger": "torch_hal.loggers.text_files",
         "CometLogger": "torch_hal.loggers.comet",
         "FolderLogger": "torch_hal.loggers.folders",
-        "JSONLogger": "torch_hal.loggers.json_lines",
+        "JSONLogger": "torch_hal.loggers.text_files",
         "Logger": "torch_hal.loggers.base",
         "MLFlowLogger": "torch_hal.loggers.ml_flow",
         "TensorBoardLogger": "torch_hal.loggers.tensor_board",
         "WandbLogger": "torch_hal.loggers.weights_and_biases",
-        "adapted": "torch_hal.loggers.foreign_loggers",
+        "adapted": "torch_hal.loggers.find",
         "find_loggers": "torch_hal.loggers.find",
     },
 )

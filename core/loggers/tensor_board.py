@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from .folders import FolderLogger
-from .json_lines import cut_file
+from .text_files import cut_file
 from .values import flat, import_package, inference, numbers, plain
 
 __all__ = ["TensorBoardLogger"]

@@ -2,7 +2,7 @@
 
 from ..utilities.lazy import lazy_names
 from .base import Precision
-from .keep_float32 import Parts, find_parts, read_parts
+from .dtypes import Parts, find_parts, read_parts
 from .mixed import MixedPrecision
 from .single_dtype import DoublePrecision, FullPrecision, HalfPrecision
 

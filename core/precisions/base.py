@@ -12,8 +12,7 @@ from torch.optim import Optimizer
 
 from ..errors import ConfigurationError
 from ..utilities.renamed import Renaming
-from .clipping import clip_gradients
-from .loss import check_loss
+from .gradients import check_loss, clip_gradients
 
 __all__ = ["Precision", "check_applied"]
 

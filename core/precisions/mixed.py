@@ -17,9 +17,8 @@ from torch.optim import Optimizer
 from ..errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from ..utilities.torch_private import found_inf, mark_stepped
 from .base import Precision
-from .dtypes import half_dtype, widen
-from .keep_float32 import KeptParts, Parts, read_parts
-from .loss import check_tensor
+from .dtypes import KeptParts, Parts, half_dtype, read_parts, widen
+from .gradients import check_tensor
 
 __all__ = ["MixedPrecision"]
 

@@ -13,22 +13,20 @@ from ..utilities.lazy import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .advanced import AdvancedProfiler
-    from .base import PassThroughProfiler, Profiler
-    from .find import find_profiler
+    from .base import PassThroughProfiler, Profiler, find_profiler
     from .pytorch import PyTorchProfiler
-    from .simple import SimpleProfiler
+    from .timing import AdvancedProfiler, SimpleProfiler
 
 __all__ = ["AdvancedProfiler", "PassThroughProfiler", "Profiler", "PyTorchProfiler", "SimpleProfiler", "find_profiler"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "AdvancedProfiler": "torch_hal.profilers.advanced",
+        "AdvancedProfiler": "torch_hal.profilers.timing",
         "PassThroughProfiler": "torch_hal.profilers.base",
         "Profiler": "torch_hal.profilers.base",
         "PyTorchProfiler": "torch_hal.profilers.pytorch",
-        "SimpleProfiler": "torch_hal.profilers.simple",
-        "find_profiler": "torch_hal.profilers.find",
+        "SimpleProfiler": "torch_hal.profilers.timing",
+        "find_profiler": "torch_hal.profilers.base",
     },
 )

@@ -1,4 +1,4 @@
-"""The Profiler: measures named actions, and describes them at the end of a run."""
+"""The Profiler: measures named actions, and describes them at the end of a run; and finding one by its name."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import ConfigurationError
-from ..hints.argument_checks import check_path, is_url
+from ..discovery.classes import find_class
+from ..discovery.loading import describe
+from ..errors import BackendError, ConfigurationError, CoreError, WrongTypeError
+from ..hints.argument_checks import check_path, instead_of_class, is_url
 
-__all__ = ["PassThroughProfiler", "Profiler"]
+__all__ = ["PassThroughProfiler", "Profiler", "find_profiler"]
 
 logger = logging.getLogger(__name__)
 
@@ -128,3 +130,33 @@ class PassThroughProfiler(Profiler):
     def summary(self) -> str:
         """Nothing."""
         return ""
+
+
+def find_profiler(given: Any) -> Profiler:
+    """The profiler of a name, or the object itself; for ``None`` one that measures nothing.
+
+    Raises:
+        BackendError: The named profiler is broken, denied, incompatible or in conflict.
+        UnknownNameError: There is no profiler of this name.
+        WrongTypeError: It is neither a name nor a :class:`Profiler`.
+    """
+    if given is None:
+        return PassThroughProfiler()
+    if isinstance(given, Profiler):
+        return given
+    if not isinstance(given, str):
+        raise WrongTypeError(
+            f"profiler={given!r}: must be None, a name such as 'simple', or an object of a class in core.profilers."
+            f"{instead_of_class(given)}"
+        )
+    named = find_class("profiler", given, "profiler")
+    try:
+        profiler: Profiler = named()
+    except CoreError:
+        raise
+    except Exception as error:  # another distribution's class may raise anything
+        raise BackendError(
+            f"profiler={given!r}: {named.__qualname__}() raises {describe(error)}. If it needs arguments, pass an "
+            f"object: profiler={named.__qualname__}(...)."
+        ) from error
+    return profiler

@@ -31,27 +31,26 @@ from .accelerate_handlers import (
     AutocastKwargs,
     DistributedDataParallelKwargs,
     InitProcessGroupKwargs,
+    ProfileKwargs,
+    Profiling,
     apply_handlers,
     autocast_with,
     set_autocast,
     uses_autocast,
 )
 from .accumulation import Window
-from .arguments import check_kind
+from .backward import Backward, Gradients, Synchronization
 from .checkpoint.project import ProjectConfiguration, read_project
 from .checkpoint.run_state import LoadHook, SaveHook, StateSaving
 from .checkpoint.saving import Checkpointing
-from .exchange.collectives import Collectives
-from .exchange.comparison import Agreement
-from .exchange.gather_for_metrics import MetricGathering
-from .exchange.splitting import split
+from .checks import check_kind, used_by_with
+from .collectives import Collectives, MetricGathering, split
 from .gradient_state import GradientAccumulationPlugin, GradientState
 from .lifecycle import Life
-from .prepare.modules import own_module, strategy_module
 from .prepare.prepared import PreparedObjects
 from .prepare.preparing import Preparing
-from .process_control import ProcessControl, only
-from .profiling import ProfileKwargs, Profiling
+from .prepare.wrappers import own_module, strategy_module
+from .process_control import Agreement, ProcessControl, only
 from .properties import FactsView, RunFacts
 from .settings import (
     check_compilation,
@@ -65,10 +64,7 @@ from .settings import (
     read_strategy,
     steps_of_plugin,
 )
-from .step.backward import Backward, Gradients
-from .step.synchronization import Synchronization
 from .tracking import Tracking
-from .with_guard import used_by_with
 
 __all__ = ["Runtime"]
 

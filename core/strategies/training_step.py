@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from ..errors import ConfigurationError, quoted
 from ..precisions.base import Precision
-from ..precisions.loss import check_loss
+from ..precisions.gradients import check_loss
 from ..utilities.renamed import Renaming
 from .manual_gradients import ManualGradients
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
 
-from ..callbacks.base import Callback
-from ..callbacks.checkpoint.base import Checkpoint
+from ..callbacks.base import Callback, Checkpoint
 from ..callbacks.checkpoint.model_checkpoint import ModelCheckpoint
 from ..callbacks.display.model_summary import ModelSummary
 from ..callbacks.display.progress_bar import ProgressBar, ProgressLines
@@ -21,11 +20,10 @@ from ..data import CombinedLoader, is_collection
 from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
 from ..hints.argument_checks import instead_of_class, is_list
 from ..hints.remedies import change_import, remedies
-from ..runtime.arguments import uninitialized
+from ..runtime.checks import uninitialized
 from ..strategies.base import Strategy
 from ..utilities.torch_private import is_initialized
-from .hints.misspelt import called_by_itself, check_names, own_names, similar_methods
-from .hints.signatures import check_signatures
+from .member_checks import called_by_itself, check_names, check_signatures, own_names, similar_methods
 from .module.hooks import overridden
 from .module.module import CUSTOM_STEP, Module
 from .module.plain_module import PlainModule
@@ -291,7 +289,8 @@ def check_hooks(argument: str, given: Any, base: type[Any]) -> None:
         ConfigurationError: It defines such a hook.
     """
     kind, called = type(given), called_by_itself(given, base)
-    if own := own_names(given, base):  # most classes define hooks only, and need no table
+    own = own_names(given, base)
+    if own:  # most classes define hooks only, and need no table
         known = remedies("methods", ("Callback", "Module") if base is Module else [base.__name__])
         if name := next(
             (name for name in known if name in own and name not in called and callable(getattr(kind, name))), None
@@ -300,7 +299,7 @@ def check_hooks(argument: str, given: Any, base: type[Any]) -> None:
                 f"{argument}: {kind.__name__} defines {name!r}, which the Trainer does not call. {known[name]}"
             )
     check_signatures(argument, given, base)
-    check_names(argument, given, base, called)
+    check_names(argument, given, base, own, called)
     hooks = [name for name in dir(base) if name.startswith("on_") and callable(getattr(base, name))]
     unknown = {name for name in dir(kind) if name.startswith("on_")}.difference(hooks)
     for name in sorted(unknown):

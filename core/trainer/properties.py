@@ -10,8 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from ..accelerators.base import Accelerator
-from ..callbacks.base import Callback
-from ..callbacks.checkpoint.base import Checkpoint
+from ..callbacks.base import Callback, Checkpoint
 from ..callbacks.display.progress_bar import ProgressBar
 from ..callbacks.early_stopping import EarlyStopping
 from ..data import PreparedCombined
@@ -30,11 +29,10 @@ from .metrics.metric_log import MetricLog
 from .metrics.run_loggers import read_loggers
 from .module.datamodule import DataModule
 from .module.module import Module
-from .progress import Progress
 from .run import Run
 from .settings import Limit, Setting, Settings
 from .step.configured_optimizers import Optimization, Schedule
-from .trainer_state import RunningStage, TrainerFn, TrainerState, TrainerStatus
+from .trainer_state import Progress, RunningStage, TrainerFn, TrainerState, TrainerStatus
 
 __all__ = ["TrainerFacts"]
 

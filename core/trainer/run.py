@@ -12,8 +12,8 @@ from .loop.fit import FitLoop
 from .metrics.metric_log import MetricLog
 from .module.datamodule import DataModule
 from .module.module import Module
-from .progress import Progress
 from .run_context import RunContext
+from .trainer_state import Progress
 
 __all__ = ["Run"]
 

@@ -11,13 +11,11 @@ from ..profilers.base import Profiler
 from ..runtime import Runtime
 from .metrics.metric_log import MetricLog
 from .metrics.stage_metrics import StageMetrics
-from .module.batch_hooks import BatchHooks
 from .module.datamodule import DataModule
-from .module.hooks import BoundHooks, Hooks
+from .module.hooks import BatchHooks, BoundHooks, Hooks
 from .module.module import Module
-from .progress import Progress
 from .settings import Settings
-from .stage import Stage
+from .trainer_state import Progress, Stage
 
 __all__ = ["RunContext", "parts_in_evaluation"]
 

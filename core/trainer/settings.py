@@ -21,7 +21,7 @@ from ..errors import ConfigurationError, UnknownNameError, WrongTypeError, neare
 from ..hints.argument_checks import check_count, check_path, instead_of_class, is_list
 from ..kinds import KINDS
 from ..precisions.base import Precision
-from ..precisions.clipping import ALGORITHMS
+from ..precisions.gradients import ALGORITHMS
 from ..strategies.base import Strategy
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from ..precisions.base import Precision
 from ..profilers import Profiler, find_profiler
 from ..runtime import Runtime
 from ..strategies.base import Strategy
+from .checkpoint.finished_fit import Results
 from .checkpoint.fit_state import find_checkpoint
 from .checks import (
     all_callbacks,
@@ -33,17 +34,14 @@ from .checks import (
     check_weights_only,
     checked_callbacks,
 )
-from .loop.data_sources import DataSource
+from .loop.data_sources import DataSource, check_reloading
 from .loop.evaluate import evaluated, shown
-from .loop.reloading import check_reloading
 from .loop.run_stage import evaluate, fit, run_stage
 from .loop.signals import read_signals
-from .loop.spawned_results import Results
-from .loop.trials import tune
 from .metrics.metric_log import MetricLog
 from .metrics.run_loggers import read_loggers
-from .module.batch_hooks import check_batch_hooks
 from .module.datamodule import DataModule
+from .module.hooks import check_batch_hooks
 from .module.module import Module
 from .module.plain_module import as_module
 from .properties import TrainerFacts
@@ -56,8 +54,9 @@ from .settings import (
     with_plugins,
     without_extras,
 )
-from .stage import STAGES
 from .step.compilation import check_compile
+from .trainer_state import STAGES
+from .tuner import tune
 
 __all__ = ["Trainer"]
 

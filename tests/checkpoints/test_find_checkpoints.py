@@ -23,7 +23,6 @@ from core.checkpoints import (
     CheckpointIO,
     ShardedCheckpointIO,
     TorchCheckpointIO,
-    concurrent_reads,
     directories,
     is_committed,
     latest,
@@ -32,6 +31,7 @@ from core.checkpoints import (
     read_manifest,
 )
 from core.checkpoints import manifest as manifest_module
+from core.checkpoints import store as store_module
 from core.checkpoints.commit import set_aside_names
 from core.checkpoints.directories import is_checkpoint, is_damaged
 from core.checkpoints.local_store import LocalStore
@@ -194,7 +194,7 @@ def test_a_directory_whose_state_cannot_be_read_now(tmp_path: Path, monkeypatch:
 
 def test_a_directory_in_which_names_change_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was saved last cannot be told: after some seconds, that is an error."""
-    monkeypatch.setattr(concurrent_reads, "SECONDS", 0.1)
+    monkeypatch.setattr(store_module, "SECONDS", 0.1)
     save(tmp_path / "good")
     (tmp_path / "0").touch()
     read, count = LocalStore.manifest, itertools.count()
@@ -211,7 +211,7 @@ def test_a_directory_in_which_names_change_all_the_time(tmp_path: Path, monkeypa
 
 def test_a_checkpoint_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not read again and again without end."""
-    monkeypatch.setattr(concurrent_reads, "SECONDS", 0.1)
+    monkeypatch.setattr(store_module, "SECONDS", 0.1)
     save(tmp_path / "c")
 
     def read_slowly(directory: Path) -> Manifest:
@@ -220,7 +220,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypa
         return manifest
 
     with pytest.raises(CheckpointError, match=rf"checkpoint {tmp_path}/c was replaced .* name of its own"):
-        concurrent_reads.read_undisturbed(tmp_path / "c", read_slowly)
+        store_module.read_undisturbed(tmp_path / "c", read_slowly)
 
 
 @pytest.mark.parametrize("when", ["the names are listed", "it is read", "it is read alone"])
@@ -254,7 +254,7 @@ def test_a_checkpoint_that_a_save_replaces_meanwhile(
         monkeypatch.setattr(local_store, "set_aside_names", late)
     else:
         monkeypatch.setattr(local_store, "locate", early)
-        monkeypatch.setattr(concurrent_reads, "locate", early)
+        monkeypatch.setattr(store_module, "locate", early)
     if when == "it is read alone":
         assert is_committed(tmp_path / "c")
     else:

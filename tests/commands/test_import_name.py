@@ -32,8 +32,8 @@ assert importlib.reload(core.callbacks) is torch_hal.callbacks
 import sys
 assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("torch_hal")]  # asked for all
 sys.path_importer_cache.clear()
-import core.loggers.csv_file, torch_hal.loggers
-assert core.loggers.csv_file is torch_hal.loggers.csv_file
+import core.loggers.text_files, torch_hal.loggers
+assert core.loggers.text_files is torch_hal.loggers.text_files
 """
 
 

@@ -52,7 +52,7 @@ def test_no_name_stands_twice() -> None:
 
 OTHERWISE = {
     "cli/command_line.py": "the help of its subcommands",
-    "trainer/hints/read_only.py": "attributes that a module has, and that cannot be assigned",
+    "trainer/member_checks.py": "attributes that a module has, and that cannot be assigned",
 }
 """Files of core with sentences by name that are no remedies for other names."""
 

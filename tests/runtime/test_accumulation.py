@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from core import GradientAccumulationPlugin, Runtime
 from core.errors import ConfigurationError, WrongTypeError
-from core.runtime.step.synchronization import _Joining
+from core.runtime.backward import _Joining
 
 from .problem import network, runtime
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from core.errors import ConfigurationError, WrongTypeError
-from core.runtime.exchange.splitting import split
+from core.runtime.collectives import split
 
 from .problem import runtime
 

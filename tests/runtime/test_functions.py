@@ -157,7 +157,7 @@ def test_functions_of_the_last_runtime() -> None:
 
 def test_without_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the function and the remedy."""
-    monkeypatch.setattr("core.runtime.free_functions.last_run", lambda: None)
+    monkeypatch.setattr("core.runtime.partial_state.last_run", lambda: None)
     with pytest.raises(ConfigurationError, match=r"gather_object.*Create one"):
         gather_object([1])
 

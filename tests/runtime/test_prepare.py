@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader
 import core
 from core import release_memory
 from core.errors import ConfigurationError
-from core.runtime.prepare.modules import PreparedModule
-from core.runtime.prepare.optimizers import PreparedOptimizer
+from core.runtime.prepare.wrappers import PreparedModule, PreparedOptimizer
 from core.strategies import SingleDeviceStrategy, unwrap_optimizer
 
 from .problem import PRECISIONS, network, runtime

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from core import Runtime
 from core.errors import ConfigurationError
-from core.runtime.prepare.modules import PreparedModule
+from core.runtime.prepare.wrappers import PreparedModule
 from core.strategies.training_step import tensor_backward
 
 from .problem import PRECISIONS, batch, network, runtime

@@ -24,7 +24,7 @@ from core import ProjectConfiguration, Runtime, set_seed
 from core.checkpoints import TorchCheckpointIO, is_committed
 from core.checkpoints.safetensors_io import write_safetensors
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
-from core.runtime.checkpoint import model_files
+from core.runtime.checkpoint import saving
 
 from .problem import runtime
 
@@ -368,7 +368,7 @@ def test_parts_of_two_saves_are_not_mixed(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / "new").touch()
         return write_safetensors(*given)
 
-    monkeypatch.setattr(model_files, "write_safetensors", fail_at_the_second)
+    monkeypatch.setattr(saving, "write_safetensors", fail_at_the_second)
     with pytest.raises(CheckpointError, match="the disk is full"):
         runtime().save_model(Tied(), tmp_path, max_shard_size=400)
     assert not index.exists()

@@ -22,7 +22,7 @@ from torch import nn
 from core import Callback, Trainer
 from core.errors import ConfigurationError, CoreError
 from core.strategies import SingleDeviceStrategy
-from core.trainer.step import compile_comparison
+from core.trainer.step import compilation
 
 from .regression import Regression, assert_same, loader, network, quiet
 
@@ -143,13 +143,13 @@ class Drawing(Regression):
 def test_comparing_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit the run without it, after an accumulation and clipping too; the copy takes its steps."""
     copies: list[Any] = []
-    taken = compile_comparison._copy_of
+    taken = compilation._copy_of
 
     def keep(module: Any) -> Any:
         copies.append(taken(module))
         return copies[-1]
 
-    monkeypatch.setattr(compile_comparison, "_copy_of", keep)
+    monkeypatch.setattr(compilation, "_copy_of", keep)
     plain, compiled = both(Drawing())
     runs = []
     for module, settings in ((plain, {}), (compiled, {"compile": EAGER})):

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from core import DataModule, Module, Trainer
 from core.errors import ConfigurationError, WrongTypeError
-from core.trainer import unused
-from core.trainer.loop import batch_source
+from core.trainer import fit_warnings
+from core.trainer.loop import epoch as epoch_module
 
 from .regression import Regression, assert_same, dataset, loader, quiet
 
@@ -195,7 +195,7 @@ class WithWorkers(Iterated):
 
 def train_timed(clock: Clock, patch: pytest.MonkeyPatch, loading: float, step: float, kind: Any = DataLoader) -> None:
     """Two epochs of 30 batches, whose first steps take long."""
-    patch.setattr(batch_source, "time", clock)
+    patch.setattr(epoch_module, "time", clock)
 
     class Steps(Regression):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -217,7 +217,7 @@ def test_a_fit_that_waits_for_its_batches(
     kind: Any, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is said once, with the measured times and what to set; the long first step of an epoch does not count."""
-    monkeypatch.setattr(unused, "usable_cores", lambda: 4)
+    monkeypatch.setattr(fit_warnings, "usable_cores", lambda: 4)
     train_timed(Clock(), monkeypatch, 2.0, 1.0, kind)
     (text,) = [record.message for record in caplog.records if "have waited" in record.message]
     assert text.startswith("fit: 10 steps have waited 20 of 30 seconds for their batches. ")

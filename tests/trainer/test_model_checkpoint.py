@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from core import Callback, Trainer
-from core.callbacks import ModelCheckpoint, shared_clock
+from core.callbacks import ModelCheckpoint, agreement
 from core.checkpoints import TorchCheckpointIO, is_committed, latest
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
@@ -379,7 +379,7 @@ def test_a_resumed_run_writes_no_step_again(tmp_path: Path) -> None:
 def test_some_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the interval, and after it again; never after each step."""
     now = [0.0]
-    monkeypatch.setattr(shared_clock, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     class Slow(Regression):
         def training_step(self, batch: Any, batch_idx: int) -> Any:

@@ -11,7 +11,7 @@ from torch import nn
 
 from core import Trainer
 from core.callbacks import ModelSummary
-from core.callbacks.display.layer_table import number_of, summarize
+from core.callbacks.display.model_summary import number_of, summarize
 from core.errors import ConfigurationError
 
 from .regression import Regression, assert_same, loader, quiet

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from core import Trainer
 from core.callbacks import ProgressBar, TQDMProgressBar
 from core.callbacks.display import progress_bar
-from core.callbacks.display.progress_display import draws_bars
+from core.callbacks.display.progress_bar import draws_bars
 from core.errors import ConfigurationError
 
 from .regression import ITEMS, Regression, dataset, loader, quiet
@@ -77,7 +77,7 @@ def test_a_line_for_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_terminal_that_says_it_has_no_columns() -> None:
     """It gets a bar of 80 columns, as in a container without a size; one with a size gets a bar of that size."""
     code = """
-from core.callbacks.display.progress_display import Bar
+from core.callbacks.display.progress_bar import Bar
 Bar("epoch", 4, 0, True, 0).show(2, {"loss": "0.25"})
 """
     for columns, expected in ((0, 80), (60, 60)):

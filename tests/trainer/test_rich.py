@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core.callbacks import RichModelSummary, RichProgressBar
-from core.callbacks.display.rich_progress_bar import RichProgressBarTheme
+from core.callbacks.display.rich_display import RichProgressBarTheme
 from core.errors import ConfigurationError
 
 from .regression import Regression, loader, quiet

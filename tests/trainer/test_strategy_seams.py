@@ -14,7 +14,7 @@ from torch.optim import SGD, Optimizer
 from core import Runtime, Trainer
 from core.callbacks import ModelCheckpoint
 from core.errors import ConfigurationError
-from core.runtime.prepare.optimizers import PreparedOptimizer
+from core.runtime.prepare.wrappers import PreparedOptimizer
 from core.strategies import SingleDeviceStrategy
 
 from .regression import Regression, assert_same, loader

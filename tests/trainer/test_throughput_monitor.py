@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.callbacks import ModelCheckpoint, ThroughputMonitor, throughput_monitor
+from core.callbacks import ModelCheckpoint, ThroughputMonitor, monitors
 from core.errors import ConfigurationError, WrongTypeError
 
 from .regression import Regression, loader, quiet
@@ -36,7 +36,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(throughput_monitor, "time", clock)
+    monkeypatch.setattr(monitors, "time", clock)
     return clock
 
 

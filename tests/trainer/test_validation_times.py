@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from core import Callback, Trainer
-from core.callbacks import shared_clock
+from core.callbacks import agreement
 from core.errors import ConfigurationError
 
 from .regression import Regression, assert_same, loader, quiet
@@ -72,7 +72,7 @@ TIMES: list[tuple[dict[str, Any], list[int]]] = [
 def test_times(settings: dict[str, Any], expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """From the end of a validation to the batch at which the time is over."""
     now = [100.0]
-    monkeypatch.setattr(shared_clock, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     class Takes(Notes):
         def on_train_batch_end(self, *args: Any) -> None:

@@ -16,8 +16,8 @@ from ...checkpoints.safe_unpickling import load_tensors
 from ...errors import CheckpointError, ConfigurationError
 from ...random import set_rng_state
 from ...strategies.base import Strategy
-from ..prepare.modules import own_module
-from .parts import load_errors
+from ..prepare.wrappers import own_module
+from .process_state import load_errors
 
 logger = logging.getLogger(__name__)
 

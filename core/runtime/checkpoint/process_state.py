@@ -1,15 +1,17 @@
-"""State that differs between processes: random generators, the position in the data, open gradients."""
+"""What differs between processes in a checkpoint: random generators, position in the data, gradients; loading parts."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
+import torch
 from torch import nn
 
 from ...checkpoints.commit import write_errors
@@ -17,13 +19,70 @@ from ...checkpoints.manifest import Manifest
 from ...checkpoints.safe_unpickling import load_tensors
 from ...checkpoints.torch_io import write_shard
 from ...data import PreparedLoader
-from ...errors import CheckpointError
+from ...errors import CheckpointError, quoted
+from ...plan import Plan
 from ...random import MAX_SEED, get_rng_state, seed_everything, set_rng_state
 from ...strategies.base import Strategy
 from ...strategies.partial_save import Meeting
-from .parts import load_errors
 
-__all__ = ["ABSENT", "PATIENCE", "ProcessStates", "load_open_state", "open_state", "read_gradients", "write_gradients"]
+__all__ = [
+    "ABSENT",
+    "PATIENCE",
+    "ProcessStates",
+    "load_errors",
+    "load_open_state",
+    "open_state",
+    "read_gradients",
+    "restore",
+    "run_facts",
+    "write_gradients",
+]
+
+
+def run_facts(plan: Plan) -> dict[str, Any]:
+    """The checkpoint's reserved part ``"core"``: world size, names of backends, and versions of their packages."""
+    origins = {choice.origin for choice in plan.choices().values() if " " in choice.origin}
+    versions = dict(origin.rsplit(" ", 1) for origin in sorted(origins) if origin != "this process")
+    return {
+        "world_size": plan.world_size,
+        "strategy": plan.strategy.name,
+        "precision": plan.precision.name,
+        "accelerator": plan.accelerator.name,
+        "versions": {**versions, "torch": str(torch.__version__)},
+    }
+
+
+def restore(
+    checkpoint: dict[str, Any], loads: Mapping[str, Callable[[Any], Any]], path: str | os.PathLike[str]
+) -> dict[str, Any]:
+    """Call each of ``loads`` with its part of ``checkpoint``; returns the other parts.
+
+    Raises:
+        CheckpointError: A part is missing or could not be loaded.
+    """
+    missing = [name for name in loads if name not in checkpoint]
+    if missing:
+        raise CheckpointError(
+            f"state: checkpoint {os.fspath(path)!r} has no part {quoted(missing)}. Its parts: "
+            f"{quoted(sorted(checkpoint))}."
+        )
+    for name, load in loads.items():
+        with load_errors(name, path):
+            load(checkpoint[name])
+    return {name: part for name, part in checkpoint.items() if name not in loads}
+
+
+@contextmanager
+def load_errors(name: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """A context that turns the errors of a ``load_state_dict`` into a CheckpointError with part and checkpoint."""
+    try:
+        yield
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"checkpoint {os.fspath(path)!r}: its part {name!r} could not be loaded: {error}\nLoad it into what it was "
+            "saved from, with the same sizes and settings."
+        ) from error
+
 
 ABSENT = (
     "%s: not called by rank(s) %s: the states of their random number generators are not in the checkpoint, and a "

@@ -33,15 +33,13 @@ from ...hints.argument_checks import check_path, is_url
 from ...strategies.own_buffers import load_own_buffers, own_buffers
 from ...strategies.partial_save import Meeting
 from ..accumulation import OptimizerGate, Window
-from ..arguments import check_hook
-from ..exchange.comparison import Agreement
+from ..checks import check_hook
 from ..lifecycle import Life
-from ..prepare.modules import own_module, strategy_module
-from ..prepare.optimizers import AccumulatingOptimizer
 from ..prepare.prepared import PreparedObjects
+from ..prepare.wrappers import AccumulatingOptimizer, own_module, strategy_module
+from ..process_control import Agreement
 from .accelerate_state import is_accelerates, load_accelerate_state
-from .parts import load_errors, run_facts
-from .process_state import ABSENT, PATIENCE, ProcessStates, read_gradients, write_gradients
+from .process_state import ABSENT, PATIENCE, ProcessStates, load_errors, read_gradients, run_facts, write_gradients
 from .project import ProjectConfiguration, next_checkpoint, remove_old_checkpoints
 from .saving import Checkpointing
 

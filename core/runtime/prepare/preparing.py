@@ -18,14 +18,20 @@ from ...strategies.base import Strategy
 from ...strategies.batch_norm import desynchronize
 from ...strategies.wrapping import unwrap_optimizer
 from ..accumulation import OptimizerGate, Window
-from ..arguments import check_holds, check_kind, check_loader, check_objects
-from ..exchange.comparison import Agreement
+from ..checks import check_holds, check_kind, check_loader, check_objects
 from ..gradient_state import GradientState
 from ..lifecycle import Life
-from .modules import PreparedModule, needs_forward_context, own_module
-from .optimizers import AccumulatingOptimizer, PreparedOptimizer
+from ..process_control import Agreement
 from .prepared import PreparedObjects
-from .schedulers import PreparedScheduler, warn_of_long_schedule
+from .wrappers import (
+    AccumulatingOptimizer,
+    PreparedModule,
+    PreparedOptimizer,
+    PreparedScheduler,
+    needs_forward_context,
+    own_module,
+    warn_of_long_schedule,
+)
 
 __all__ = ["Preparing", "synchronize_generators"]
 

@@ -1,4 +1,4 @@
-"""A fit that has ended, as far as it can still be saved."""
+"""What is left of a fit that has ended: to be saved, and to be sent to the process that started it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from ...callbacks.base import Callback
 from ...errors import CheckpointError
 from ...strategies.base import Strategy
 from ...utilities.nested import map_tensors
+from ..metrics.metric_log import MetricLog
 from ..module.hooks import Hooks
 from ..module.hparams import hyperparameters_of
 from ..module.module import Module
+from ..run_context import RunContext
+from ..trainer_state import Progress
 from .fit_state import FitState, callback_states, fit_facts
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
-__all__ = ["FinishedFit"]
+__all__ = ["FinishedFit", "Results"]
 
 
 @attrs.define(kw_only=True)
@@ -91,3 +94,47 @@ class FinishedFit:
             hook(checkpoint)
         Strategy.save_checkpoint(strategy, checkpoint, path, storage_options)
         strategy.end_saving()  # no step and no end of a run comes that could raise its error
+
+
+@attrs.frozen(kw_only=True)
+class Results:
+    """What a stage returned, and how it left the module, the metrics and the callbacks."""
+
+    returned: Any
+    module_state: dict[str, Any]
+    training_modes: list[bool]
+    progress: Progress
+    batch_counts: dict[str, list[float]]
+    metrics: dict[str, Any]
+    callback_states: list[dict[str, Any]]
+    finished: FinishedFit | None
+    logger_versions: list[Any]
+
+    @classmethod
+    def of(cls, run: RunContext, returned: Any, finished: FinishedFit | None) -> Results:
+        """In each process of the run: the results, with all tensors on the CPU."""
+        return cls(
+            returned=returned,
+            module_state=_on_host(dict(run.runtime.strategy.whole_module_state(run.module))),
+            training_modes=[part.training for part in run.module.modules()],
+            progress=run.progress,
+            batch_counts=run.batch_counts,
+            metrics=_on_host(run.metric_log.state_dict()),
+            callback_states=[callback.state_dict() for callback in run.hooks.callbacks],
+            finished=None if finished is None else finished.detached(),
+            logger_versions=[logger.version for logger in run.metric_log.loggers],
+        )
+
+    def restore(self, module: Module, metric_log: MetricLog, callbacks: Sequence[Callback]) -> None:
+        """In the process that started the run: put everything in the state that it has in process 0."""
+        module.configure_model()
+        module.load_state_dict(self.module_state)
+        for part, training in zip(module.modules(), self.training_modes, strict=True):
+            part.training = training
+        metric_log.load_state_dict(self.metrics)
+        for callback, state in zip(callbacks, self.callback_states, strict=True):
+            callback.load_state_dict(state)
+
+
+def _on_host(data: Any) -> Any:
+    return map_tensors(lambda tensor: tensor.detach().cpu(), data)

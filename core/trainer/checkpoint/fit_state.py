@@ -15,14 +15,21 @@ import attrs
 from torch import nn
 
 from ...callbacks.base import Callback
-from ...callbacks.checkpoint.run_folders import newest_checkpoint, run_folders
+from ...callbacks.checkpoint.paths import newest_checkpoint, run_folders
 from ...checkpoints import read_manifest
 from ...checkpoints.agreement import decide_on_rank_zero
 from ...checkpoints.foreign import LIGHTNING, is_foreign, is_lightnings, load_any, weights_for
 from ...errors import CheckpointError, nearest, quoted
 from ...random import get_rng_state
-from ...runtime.checkpoint.parts import load_errors, run_facts
-from ...runtime.checkpoint.process_state import ABSENT, PATIENCE, ProcessStates, load_open_state, open_state
+from ...runtime.checkpoint.process_state import (
+    ABSENT,
+    PATIENCE,
+    ProcessStates,
+    load_errors,
+    load_open_state,
+    open_state,
+    run_facts,
+)
 from ...strategies.base import Strategy
 from ...strategies.own_buffers import load_own_buffers, own_buffers
 from ...strategies.partial_save import Meeting

@@ -18,9 +18,9 @@ from ...checkpoints.foreign import LIGHTNING, is_lightnings
 from ...errors import CheckpointError
 from ...random import get_rng_state
 from ..module.datamodule import DataModule
-from ..progress import Progress
 from ..run_context import RunContext, parts_in_evaluation
 from ..step.configured_optimizers import Schedule
+from ..trainer_state import Progress
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
-"""The sources of a run's loaders: arguments, a DataModule, or the Module itself."""
+"""The sources of a run's loaders: arguments, a DataModule, or the Module; how much of them is read, and when anew."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +18,22 @@ from ..checks import check_hooks, check_loader, described
 from ..module.datamodule import DataHooks, DataModule
 from ..module.hooks import overridden
 from ..run_context import RunContext
-from ..stage import STAGES
+from ..settings import Limit
+from ..trainer_state import STAGES
 
-__all__ = ["AnyLoader", "DataSource", "prepared_loaders", "training_loader", "why_empty"]
+__all__ = [
+    "AnyLoader",
+    "DataSource",
+    "KINDS",
+    "Reloading",
+    "agreed_length",
+    "check_reloading",
+    "length_of",
+    "limited",
+    "prepared_loaders",
+    "training_loader",
+    "why_empty",
+]
 
 
 @attrs.frozen(kw_only=True)
@@ -74,20 +88,15 @@ class DataSource:
             datamodule=datamodule,
             module=module,
         )
-        source._check_needed()
-        return source
-
-    def _check_needed(self) -> None:
-        stage = STAGES[self.stage]
-        if stage.kind not in self.given and self._owner(stage.kind) is None:
-            method = f"{stage.kind}_dataloader"
-            given = (
-                "" if self.datamodule is None else f", and {type(self.datamodule).__name__} does not define {method}"
-            )
+        kind = STAGES[stage].kind
+        if kind not in source.given and source._owner(kind) is None:
+            method = f"{kind}_dataloader"
+            and_given = "" if datamodule is None else f", and {type(datamodule).__name__} does not define {method}"
             raise ConfigurationError(
-                f"{self.stage}: there is no loader{given}. Pass {stage.argument}, or define {method} in a "
+                f"{stage}: there is no loader{and_given}. Pass {STAGES[stage].argument}, or define {method} in a "
                 "core.DataModule or in the module."
             )
+        return source
 
     def _owner(self, kind: str) -> DataHooks | None:
         name = f"{kind}_dataloader"
@@ -192,3 +201,103 @@ def why_empty(loader: Any) -> str:
             f"them out. Lower batch_size={loader.batch_size}, or set drop_last=False."
         )
     return f"Its data set has {items} items, but its sampler yields none of them."
+
+
+def length_of(loader: Any) -> float:
+    """The number of batches of ``loader``; infinite if it is not known."""
+    try:
+        return len(loader)
+    except TypeError:  # a stream
+        return math.inf
+
+
+def agreed_length(strategy: Strategy, own: float, *, smallest: bool) -> float:
+    """The smallest or largest of what the processes give; every process calls it."""
+    if strategy.world_size == 1:
+        return own
+    lengths = strategy.all_gather_object(own)
+    return min(lengths) if smallest else max(lengths)
+
+
+def limited(length: float, limit: Limit | None, argument: str) -> float:
+    """How many of ``length`` batches a stage takes.
+
+    Args:
+        length: The number of batches; infinite if it is not known.
+        limit: A number of batches as an integer, or a fraction as a float; ``None`` for all.
+        argument: The name of the argument that gave it.
+
+    Raises:
+        ConfigurationError: A fraction of an unknown number, or of so few batches that none is left.
+    """
+    if limit is None or (limit == 1.0 and isinstance(limit, float)):
+        return length
+    if isinstance(limit, int):
+        return min(length, limit)
+    if limit and math.isinf(length):
+        raise ConfigurationError(
+            f"{argument}={limit}: the loader has no length, so there is no fraction of it. Give a number of batches as "
+            "an integer."
+        )
+    if limit and length and not int(length * limit):
+        raise ConfigurationError(
+            f"{argument}={limit}: less than one of {length} batches. Give a number of batches as an integer, a larger "
+            "fraction, or 0 for none."
+        )
+    return int(length * limit) if limit else 0
+
+
+KINDS = ("train", "val")
+
+
+class Reloading:
+    """Says when ``reload_dataloaders_every_n_epochs`` is due, and creates the loaders. Every process asks it alike.
+
+    Args:
+        run: The run.
+        source: Where its loaders come from.
+    """
+
+    def __init__(self, run: RunContext, source: DataSource) -> None:
+        self._run, self._source = run, source
+        self._every = run.settings.reload_dataloaders_every_n_epochs
+        self._loaded = dict.fromkeys(KINDS, 0)
+        """For each kind, the epoch in which its loader was created."""
+
+    def is_due(self, kind: str) -> bool:
+        """Whether the loader of ``kind`` is to be created again before it is read in the running epoch."""
+        epoch, every = self._run.progress.epoch, self._every
+        return bool(every) and self._source.creates(kind) and epoch // every > self._loaded[kind] // every
+
+    def begins_with(self, epoch: int) -> bool:
+        """Whether loaders are created again at the start of ``epoch``."""
+        return bool(self._every) and epoch % self._every == 0
+
+    def load(self, kind: str) -> Any:
+        """A new loader of ``kind``.
+
+        Raises:
+            WrongTypeError: What the method returned is not a loader.
+            ConfigurationError: It returned ``None`` this time.
+        """
+        self._loaded[kind] = epoch = self._run.progress.epoch
+        loader = self._source.loader(kind)
+        if loader is None:
+            raise ConfigurationError(
+                f"{kind}_dataloader: returned a loader at first, and None in epoch {epoch}. Return a loader each time; "
+                "to leave out validation, set trainer.limit_val_batches = 0."
+            )
+        return loader
+
+
+def check_reloading(every: int, source: DataSource) -> None:
+    """Refuse ``reload_dataloaders_every_n_epochs`` where there is nothing to call again.
+
+    Raises:
+        ConfigurationError: All loaders were passed to ``fit``.
+    """
+    if every and not any(source.creates(kind) for kind in KINDS):
+        raise ConfigurationError(
+            f"reload_dataloaders_every_n_epochs={every}: loaders that are passed to fit cannot be created again. "
+            "Define train_dataloader or val_dataloader in a core.DataModule or in the module, and do not pass loaders."
+        )

@@ -19,7 +19,7 @@ from ...data import PreparedLoader
 from ...errors import ConfigurationError
 from ...logging import show
 from ...random import get_rng_state, set_rng_state
-from ...runtime.prepare.modules import PreparedModule, needs_forward_context
+from ...runtime.prepare.wrappers import PreparedModule, needs_forward_context
 from ...strategies.own_buffers import share_buffers
 from ...utilities.nested import map_tensors
 from ..metrics.stage_metrics import StageMetrics
@@ -27,10 +27,9 @@ from ..module.hooks import overridden
 from ..module.module import Module
 from ..module.plain_module import as_module
 from ..run_context import RunContext, parts_in_evaluation
-from ..stage import Stage
 from ..step.step_module import StepModule
-from .data_sources import prepared_loaders, why_empty
-from .limits import agreed_length, length_of, limited
+from ..trainer_state import Stage
+from .data_sources import agreed_length, length_of, limited, prepared_loaders, why_empty
 
 if TYPE_CHECKING:
     from ..trainer import Trainer

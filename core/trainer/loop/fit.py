@@ -12,35 +12,31 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from ...callbacks.shared_clock import SharedClock
+from ...callbacks.agreement import SharedClock
 from ...checkpoints.base import CheckpointIO
 from ...errors import ConfigurationError, quoted
 from ...logging import get_logger
 from ...random import get_rng_state, set_rng_state
-from ...runtime.arguments import check_holds
-from ...runtime.prepare.modules import PreparedModule, needs_forward_context
+from ...runtime.checks import check_holds
+from ...runtime.prepare.wrappers import PreparedModule, needs_forward_context
 from ...strategies.training_step import TrainingStep, TrainingStepOptions
 from ...utilities.nested import map_tensors
 from ..checkpoint.fit_state import FitState
+from ..fit_warnings import warn_of_infinite_loss, warn_of_missing_steps, warn_of_rare_logs
 from ..metrics.stage_metrics import StageMetrics
 from ..module.hooks import overridden
 from ..module.module import Module
 from ..run_context import RunContext, parts_in_evaluation
 from ..settings import Settings
-from ..stage import STAGES
-from ..step.configured_optimizers import Optimization, Schedule, read_optimizers
-from ..step.custom_step import compose_step
-from ..step.manual_step import manual_step, step_without_optimizer
+from ..step.configured_optimizers import Optimization, Schedule, Schedules, read_optimizers
+from ..step.custom_step import compose_step, manual_step, step_without_optimizer
 from ..step.optimizer_controls import Controls
-from ..step.schedules import Schedules
 from ..step.step_module import StepModule, kept_tensors_explained, loss_in
-from ..unused import warn_of_infinite_loss, warn_of_missing_steps, warn_of_rare_logs
-from .batch_source import TrainingBatches
-from .data_sources import why_empty
+from ..trainer_state import STAGES
+from .data_sources import KINDS, Reloading, why_empty
+from .epoch import TrainingBatches, ValidationTimes
 from .evaluate import EvaluationLoop, sanity_check
-from .reloading import KINDS, Reloading
 from .signals import Signals
-from .validation_times import ValidationTimes
 
 __all__ = ["FitLoop"]
 

@@ -5,42 +5,74 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...callbacks.checkpoint.run_folders import run_folder
+import torch
+
+from ...callbacks.checkpoint.paths import run_folder
 from ...callbacks.display.model_summary import ModelSummary, start_line
 from ...errors import ConfigurationError
-from ...precisions.loss import LossError
+from ...precisions.gradients import LossError
 from ...profilers import PassThroughProfiler
 from ...runtime import Runtime
 from ...strategies.launchers.exit_codes import EndedBySignal
 from ...strategies.parallel import ProcessGroupStrategy
-from ..checkpoint.finished_fit import FinishedFit
+from ..checkpoint.finished_fit import FinishedFit, Results
 from ..checkpoint.fit_state import find_for_all, load_module
 from ..checks import check_steps
+from ..fit_warnings import warn_of_late_validation, warn_of_unused_validation
 from ..metrics.run_loggers import begin_loggers, end_loggers, log_start
-from ..module.batch_hooks import BatchHooks
-from ..module.hooks import Hooks
+from ..module.hooks import BatchHooks, Hooks
 from ..module.module import Module
 from ..run_context import RunContext
-from ..stage import STAGES
+from ..settings import Settings
 from ..step.compilation import compiled_steps
 from ..step.step_module import StepModule
-from ..unused import warn_of_late_validation, warn_of_unused_validation
-from .data_sources import DataSource
+from ..trainer_state import STAGES
+from .data_sources import DataSource, Reloading
 from .evaluate import LOADER, EvaluationLoop
 from .fit import FitLoop
-from .reloading import Reloading
 from .signals import HeldBack, Signals
-from .spawned_results import Results
-from .torch_settings import torch_settings
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
-__all__ = ["evaluate", "fit", "run_stage", "say_what_runs"]
+__all__ = ["evaluate", "fit", "run_stage", "say_what_runs", "torch_settings"]
+
+
+@contextmanager
+def torch_settings(settings: Settings) -> Iterator[None]:
+    """A context in which ``deterministic``, ``benchmark`` and ``detect_anomaly`` take effect; every process enters it.
+
+    Afterwards torch has the settings that it had before. ``None`` leaves a setting as it is.
+    """
+    deterministic = settings.deterministic
+    benchmark = False if settings.benchmark is None and deterministic else settings.benchmark
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    # The backends that can try several algorithms and keep the fastest.
+    flags = [(backend, backend.benchmark) for backend in vars(torch.backends).values() if hasattr(backend, "benchmark")]
+    was_detecting, checked_nan = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    try:
+        if deterministic is not None:
+            torch.use_deterministic_algorithms(bool(deterministic), warn_only=deterministic == "warn")
+        if benchmark is not None:
+            for backend, _ in flags:
+                backend.benchmark = benchmark
+        if settings.detect_anomaly:
+            torch.set_anomaly_enabled(True)
+        yield
+    finally:
+        if deterministic is not None:
+            torch.use_deterministic_algorithms(was_deterministic, warn_only=warned_only)
+        if benchmark is not None:
+            for backend, before in flags:
+                backend.benchmark = before
+        if settings.detect_anomaly:
+            torch.set_anomaly_enabled(was_detecting, checked_nan)
 
 
 def run_stage(

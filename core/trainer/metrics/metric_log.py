@@ -13,9 +13,8 @@ from ...errors import ConfigurationError
 from ...loggers.base import Logger
 from ...strategies.base import Strategy
 from ...strategies.training_step import LoggedValue, log_collector
-from ..progress import Progress
-from .metric import Value
-from .metric_objects import is_metric_object
+from ..trainer_state import Progress
+from .metric import Value, is_metric_object
 from .stage_metrics import StageMetrics
 
 __all__ = ["MetricLog"]

@@ -11,11 +11,10 @@ from typing import Any
 from ...errors import ConfigurationError, WrongTypeError
 from ...hints.argument_checks import instead_of_class, is_list, is_url
 from ...loggers.base import Logger, NoLogger
-from ...loggers.csv_file import CSVLogger
-from ...loggers.find import logger_class
+from ...loggers.find import adapted, logger_class
 from ...loggers.folders import FolderLogger
-from ...loggers.foreign_loggers import adapted
 from ...loggers.tensor_board import TensorBoardLogger
+from ...loggers.text_files import CSVLogger
 from ...strategies.base import Strategy
 from ..module.hparams import merged_hyperparameters
 

@@ -16,10 +16,9 @@ from ...errors import ConfigurationError, WrongTypeError, quoted
 from ...logging import get_logger
 from ...strategies.base import Strategy
 from ...strategies.training_step import LOG_REDUCTIONS
-from ..progress import Progress
+from ..trainer_state import Progress
 from .log_exchange import NOWHERE, combined, exchanged
-from .metric import Metric, Pending, Value
-from .metric_objects import ObjectMetric, combine_objects, is_metric_object
+from .metric import Metric, ObjectMetric, Pending, Value, combine_objects, is_metric_object
 
 __all__ = ["StageMetrics", "first_dimension"]
 

@@ -15,8 +15,7 @@ from ...checkpoints.foreign import is_lightnings
 from ...errors import WrongTypeError
 from ...utilities.nested import map_tensors
 from .from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
-from .hparams import HyperParameters
-from .hparams_file import read_hparams
+from .hparams import HyperParameters, read_hparams
 
 if TYPE_CHECKING:
     from ..trainer import Trainer

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ...checkpoints import absolute
-from ...checkpoints.foreign import load_any
-from ...checkpoints.full_load import load_whole
+from ...checkpoints.foreign import load_any, load_whole
 from ...errors import ConfigurationError, WrongTypeError, nearest, quoted
 from ...hints.argument_checks import check_path, suggest_arguments
 from ...utilities.nested import map_tensors

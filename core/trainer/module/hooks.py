@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...callbacks.base import Callback
-from ...callbacks.checkpoint.base import Checkpoint
+from ...callbacks.base import Callback, Checkpoint
+from ...errors import ConfigurationError, quoted
 from ...profilers.base import Profiler
+from ...strategies.base import Strategy
+from .datamodule import DataHooks
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
-__all__ = ["STEP_OUTPUT", "BoundHooks", "Hooks", "ModuleHooks", "overridden"]
+__all__ = ["BatchHooks", "BoundHooks", "Hooks", "ModuleHooks", "STEP_OUTPUT", "check_batch_hooks", "overridden"]
 
 STEP_OUTPUT = Tensor | Mapping[str, Any] | None
 """What ``training_step`` returns: the type of ``outputs`` in the hooks after a step, for annotations of scripts."""
@@ -236,3 +239,74 @@ def overridden(owner: Any, base: type[Any], name: str) -> Callable[..., Any] | N
     if method is None or getattr(method, "__func__", method) is getattr(base, name):
         return None
     return method
+
+
+logger = logging.getLogger(__name__)
+
+BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+"""In the order in which they are called."""
+
+
+def _overrides(owner: DataHooks | None) -> dict[str, Callable[..., Any]]:
+    return {name: hook for name in BATCH_HOOKS if (hook := overridden(owner, DataHooks, name)) is not None}
+
+
+def check_batch_hooks(strategy: Strategy, *owners: DataHooks | None) -> None:
+    """Check that the strategy leaves batches to the hooks that ``owners`` override.
+
+    Raises:
+        ConfigurationError: It moves batches itself, and a hook changes them. One that only moves them is not called,
+            which a warning says.
+    """
+    if not strategy.moves_batches:
+        return
+    for owner in owners:
+        overrides = _overrides(owner)
+        if overrides.pop(BATCH_HOOKS[1], None) is not None:
+            logger.warning(
+                "%s: %s is not called: strategy=%r moves batches to the device itself",
+                type(owner).__name__,
+                BATCH_HOOKS[1],
+                strategy.name,
+            )
+        if names := list(overrides):
+            raise ConfigurationError(
+                f"{type(owner).__name__}: overrides {quoted(names)}, but strategy={strategy.name!r} moves batches to "
+                "the device itself. Change the batch in the DataLoader's collate_fn, or in the step."
+            )
+
+
+class BatchHooks:
+    """The overridden hooks of one run. What is not overridden costs nothing.
+
+    Args:
+        strategy: Of the run.
+        datamodule: Its overrides replace the Module's.
+        module: The Module.
+    """
+
+    def __init__(self, strategy: Strategy, datamodule: DataHooks | None, module: DataHooks) -> None:
+        self._strategy, self._module = strategy, module
+        self._overridden = {} if strategy.moves_batches else {**_overrides(module), **_overrides(datamodule)}
+        self.moves = bool(self._overridden.keys() & {*BATCH_HOOKS[:2]})
+        """Whether batches are moved here, so that loaders must leave them where they are."""
+
+    def move(self, batch: Any, dataloader_idx: int) -> Any:
+        """``batch`` on this process's device."""
+        move: Callable[..., Any] = self._overridden.get(BATCH_HOOKS[1], self._module.transfer_batch_to_device)
+        return move(batch, self._strategy.root_device, dataloader_idx)
+
+    def applied(self, batches: Iterator[Any], dataloader_idx: int = 0) -> Iterator[Any]:
+        """``batches``, each after the overridden hooks, which are called when it is taken."""
+        if not self._overridden:
+            return batches
+        before, after = (self._overridden.get(name) for name in (BATCH_HOOKS[0], BATCH_HOOKS[2]))
+
+        def apply(batch: Any) -> Any:
+            if before is not None:
+                batch = before(batch, dataloader_idx)
+            if self.moves:
+                batch = self.move(batch, dataloader_idx)
+            return batch if after is None else after(batch, dataloader_idx)
+
+        return map(apply, batches)

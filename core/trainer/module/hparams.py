@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import csv
 import dataclasses
+import importlib.util
 import inspect
+import json
 import logging
+import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ...checkpoints.weights_only import refuse_unreadable
-from ...errors import CheckpointError, ConfigurationError, UnknownAttributeError, WrongTypeError, nearest, quoted
+from ...checkpoints.safe_unpickling import refuse_unreadable
+from ...errors import (
+    BackendError,
+    CheckpointError,
+    ConfigurationError,
+    UnknownAttributeError,
+    WrongTypeError,
+    nearest,
+    quoted,
+)
+from ...hints.argument_checks import check_path
+
+__all__ = ["AttributeDict", "HyperParameters", "hyperparameters_of", "merged_hyperparameters", "read_hparams"]
 
 logger = logging.getLogger(__name__)
-
-__all__ = ["AttributeDict", "HyperParameters", "hyperparameters_of", "merged_hyperparameters"]
 
 
 class AttributeDict(dict[str, Any]):
@@ -247,3 +262,48 @@ def _same(one: Any, other: Any) -> bool:
         return type(one) is type(other) and bool(one == other)
     except (TypeError, ValueError, RuntimeError):  # arrays and tensors of several elements
         return False
+
+
+def read_hparams(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The hyperparameters in ``hparams.yaml``, ``hparams.json``, or a CSV file with the columns ``key`` and ``value``.
+
+    Raises:
+        BackendError: It is YAML, and PyYAML is not installed.
+        CheckpointError: The file cannot be read, or holds no mapping.
+        ConfigurationError: It is of another kind.
+    """
+    check_path("hparams_file", path)
+    place = Path(path).expanduser()
+    kind = place.suffix.lower()
+    if kind not in (".yaml", ".yml", ".json", ".csv"):
+        raise ConfigurationError(f"hparams_file={os.fspath(path)!r}: must end with .yaml, .yml, .json or .csv.")
+    try:
+        text = place.read_text("utf-8")
+        found = _parsed(kind, text)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"hparams_file={os.fspath(path)!r}: could not be read: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"hparams_file={os.fspath(path)!r}: holds a {type(found).__name__}, not a mapping.")
+    return found
+
+
+def _parsed(kind: str, text: str) -> Any:
+    if kind == ".json":
+        return json.loads(text)
+    if kind == ".csv":
+        return {row["key"]: _literal(row["value"]) for row in csv.DictReader(text.splitlines())}
+    if importlib.util.find_spec("yaml") is None:
+        raise BackendError("hparams_file: the package 'yaml' is not installed. Run: pip install pyyaml")
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -20,15 +20,14 @@ from ...errors import LONGEST_LIST, BackendError, CheckpointError, Configuration
 from ...hints.argument_checks import check_path, suggest_arguments
 from ...loggers.base import Logger
 from ...loggers.values import inference
-from ...runtime.checkpoint.parts import load_errors
-from ...runtime.with_guard import used_by_with
+from ...runtime.checkpoint.process_state import load_errors
+from ...runtime.checks import used_by_with
 from ...utilities.nested import map_tensors
-from ..hints.read_only import refuse_assignments
+from ..member_checks import refuse_assignments
 from .datamodule import DataHooks
 from .from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
 from .hooks import ModuleHooks
-from .hparams import HyperParameters
-from .hparams_file import read_hparams
+from .hparams import HyperParameters, read_hparams
 
 if TYPE_CHECKING:
     from ..trainer import Trainer

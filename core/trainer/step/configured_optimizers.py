@@ -1,19 +1,25 @@
-"""The result of a Module's ``configure_optimizers`` in one form."""
+"""The result of a Module's ``configure_optimizers`` in one form, and the times at which its schedulers are stepped."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...errors import ConfigurationError, WrongTypeError, nearest, quoted
 from ...hints.argument_checks import instead_of_class
+from ...strategies.base import Strategy
+from ..metrics.metric_log import MetricLog
+from ..module.hooks import overridden
+from ..module.module import Module
 
-__all__ = ["Optimization", "Schedule", "needs_closure", "read_optimizers", "takes_closure"]
+__all__ = ["Optimization", "Schedule", "Schedules", "needs_closure", "read_optimizers", "takes_closure"]
 
 INTERVALS = ("epoch", "step")
 
@@ -200,3 +206,89 @@ _FIELDS = tuple(field.name for field in attrs.fields(Schedule))
 def _shown(given: Any) -> str:
     text = repr(given)
     return text if len(text) <= 80 and "\n" not in text else f"an object of type {type(given).__name__}"
+
+
+logger = logging.getLogger(__name__)
+
+
+class Schedules:
+    """Steps the schedulers of a fit.
+
+    Args:
+        schedules: What is stepped, and how.
+        module: Its ``lr_scheduler_step`` is called if it is overridden.
+        metric_log: Has the metrics that schedulers monitor.
+        strategy: Of the run.
+    """
+
+    def __init__(
+        self, schedules: Sequence[Schedule], module: Module, metric_log: MetricLog, strategy: Strategy
+    ) -> None:
+        self._metric_log, self._strategy = metric_log, strategy
+        self._step: Callable[[Any, Any], None] = overridden(module, Module, "lr_scheduler_step") or step_scheduler
+        self._plain: dict[str, list[Schedule]] = {"epoch": [], "step": []}
+        self._monitoring: dict[str, list[Schedule]] = {"epoch": [], "step": []}
+        for schedule in schedules:
+            (self._monitoring if schedule.reduce_on_plateau else self._plain)[schedule.interval].append(schedule)
+
+    def has(self, interval: str) -> bool:
+        """Whether any scheduler is stepped at this interval."""
+        return bool(self._plain[interval] or self._monitoring[interval])
+
+    def step(self, interval: str, count: int) -> None:
+        """Step those of ``interval`` that monitor nothing and whose frequency divides ``count``.
+
+        Args:
+            interval: ``"epoch"`` or ``"step"``.
+            count: The number of epochs or optimizer steps so far.
+        """
+        for schedule in self._plain[interval]:
+            if count % schedule.frequency == 0:
+                self._step(schedule.scheduler, None)
+
+    def step_monitoring(self, interval: str, count: int) -> None:
+        """Step the schedulers that monitor a metric; every process calls this. Each measured value counts once.
+
+        Raises:
+            ConfigurationError: A metric was not logged.
+        """
+        if self._monitoring[interval]:
+            self._metric_log.exchange()
+        judged = self._metric_log.judged
+        for index, schedule in enumerate(self._monitoring[interval]):
+            key, measured_at = f"{interval}/{index}", self._metric_log.measured_at(str(schedule.monitor))
+            if count % schedule.frequency == 0 and judged.get(key) != measured_at:
+                judged[key] = measured_at
+                metric = self._metric(schedule)
+                if metric is not None:
+                    self._step(schedule.scheduler, metric)
+
+    def _metric(self, schedule: Schedule) -> Tensor | None:
+        """The newest value, the mean over the processes: with their own values, their learning rates would differ."""
+        found = self._metric_log.latest
+        value = found.get(str(schedule.monitor))
+        if value is not None:
+            if self._strategy.world_size == 1:
+                return value
+            with self._strategy.assume_alike():
+                values = self._strategy.all_gather(value.detach().double()).cpu()
+            return values[0] if bool((values == values[0]).all()) else values.mean()
+        name = type(schedule.scheduler).__name__
+        said = (
+            f"{name} monitors {schedule.monitor!r}, which was not logged. Logged so far: {quoted(found) or 'nothing'}"
+        )
+        if schedule.strict:
+            raise ConfigurationError(
+                f"lr_scheduler: {said}. Log it with self.log in training or validation, set 'frequency' to the number "
+                "of epochs between two validations, or set 'strict': False to skip the scheduler's step."
+            )
+        logger.warning("lr_scheduler: %s. Its step is skipped", said)
+        return None
+
+
+def step_scheduler(scheduler: Any, metric: Any) -> None:
+    """Step ``scheduler``, with ``metric`` unless it is ``None``."""
+    if metric is None:
+        scheduler.step()
+    else:
+        scheduler.step(metric)

@@ -1,13 +1,15 @@
-"""The training step of automatic optimization where the user overrides parts of it."""
+"""The training step where the user overrides parts of it, takes the steps, or has no optimizer."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import attrs
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...errors import ConfigurationError, quoted
@@ -21,18 +23,10 @@ from ..run_context import RunContext
 from .configured_optimizers import needs_closure, takes_closure
 from .optimizer_controls import Controls
 
-__all__ = ["STEP_HOOKS", "compose_step", "overridden_parts"]
+__all__ = ["STEP_HOOKS", "compose_step", "manual_step", "step_without_optimizer"]
 
 STEP_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 """The hooks within a training step."""
-
-
-def overridden_parts(run: RunContext) -> list[str]:
-    """The parts of the Trainer's step that the module or a callback overrides."""
-    return [
-        *(name for name in CUSTOM_STEP if overridden(run.module, Module, name) is not None),
-        *(name for name in STEP_HOOKS if run.hooks.bind(name)),
-    ]
 
 
 def compose_step(
@@ -49,7 +43,8 @@ def compose_step(
     """
     strategy, optimizer = run.runtime.strategy, options.optimizer
     own = unwrap_optimizer(optimizer)
-    parts = overridden_parts(run)
+    parts = [name for name in CUSTOM_STEP if overridden(run.module, Module, name) is not None]
+    parts += [name for name in STEP_HOOKS if run.hooks.bind(name)]
     passes_closure = _passes_closure(own, optimizer, strategy)
     if needs_closure(own) and options.accumulate > 1:
         raise ConfigurationError(
@@ -217,3 +212,46 @@ def _check_backward(strategy: Strategy) -> None:
             f"module: overrides 'backward', but strategy={strategy.name!r} with precision={precision.name!r} computes "
             "gradients by itself. Remove it, or use another strategy, such as 'ddp'."
         )
+
+
+logger = logging.getLogger(__name__)
+
+
+def manual_step(model: nn.Module, module: Module, controls: Controls, outputs: list[Any]) -> TrainingStep:
+    """The step of a Module that calls backward and steps its optimizers itself.
+
+    Args:
+        model: The module's ``training_step`` as the forward pass that the strategy wraps.
+        module: The user's Module.
+        controls: Of the fit.
+        outputs: Receives what the step returned, which may be anything.
+    """
+    end = overridden(module, Module, "training_step_end")
+
+    def step(batch: Any, batch_idx: int, is_step_end: bool) -> None:
+        del is_step_end
+        with controls.forward_context():
+            output = model(batch, batch_idx)
+        if end is not None:
+            output = end(output)
+        if output is not None:
+            outputs[:] = [output]
+
+    return step
+
+
+def step_without_optimizer(
+    forward: Callable[[Any, int], Tensor | None], no_sync: Callable[[], AbstractContextManager[Any]]
+) -> TrainingStep:
+    """The forward pass alone; nothing is trained, which a warning says."""
+    logger.warning(
+        "configure_optimizers: returned None, so nothing is optimized: training_step is called, backward is not. "
+        "Return an optimizer to train"
+    )
+
+    def step(batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
+        del is_step_end
+        with no_sync():
+            return forward(batch, batch_idx)
+
+    return step

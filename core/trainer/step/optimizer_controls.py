@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...errors import ConfigurationError, WrongTypeError
-from ...runtime.with_guard import used_by_with
+from ...runtime.checks import used_by_with
 from ...strategies.base import Strategy
 from ...strategies.manual_gradients import ManualGradients
 from ...strategies.wrapping import OptimizerWrapper, unwrap_optimizer

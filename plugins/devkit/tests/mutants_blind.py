@@ -30,7 +30,7 @@ from torch_hal.checkpoints import (
     absolute,
     store_of,
 )
-from torch_hal.checkpoints.staging import Staging
+from torch_hal.checkpoints.asynchronous import Staging
 from torch_hal.errors import BackendError, CheckpointError
 from torch_hal.precisions import FullPrecision, HalfPrecision, MixedPrecision, Precision
 from torch_hal.utilities.nested import map_tensors

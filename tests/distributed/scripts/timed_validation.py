@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from core import Callback, Module, Trainer
-from core.callbacks import shared_clock
+from core.callbacks import agreement
 
 OUT = Path(os.environ["OUT"])
 RANK = int(os.environ["RANK"])
 clock = SimpleNamespace(now=0.0)
-shared_clock.time = SimpleNamespace(monotonic=lambda: clock.now)  # type: ignore[assignment, attr-defined]
+agreement.time = SimpleNamespace(monotonic=lambda: clock.now)  # type: ignore[assignment, attr-defined]
 
 
 class Linear(Module):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from core.precisions import DoublePrecision, FullPrecision, HalfPrecision, MixedPrecision, Precision
-from core.precisions.clipping import clip_gradients
 from core.precisions.dtypes import to_floating
+from core.precisions.gradients import clip_gradients
 from core.utilities.nested import map_tensors
 
 

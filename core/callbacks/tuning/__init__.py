@@ -1,1 +1,0 @@
-"""Callbacks that find a batch size or a learning rate before a fit."""

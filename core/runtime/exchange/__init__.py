@@ -1,1 +1,0 @@
-"""Values that the processes of a Runtime exchange: collectives, and what they compare before one."""

@@ -1,0 +1,302 @@
+"""What ``prepare`` returns: module, optimizer and scheduler, which act as the strategy and the precision need it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ...precisions.base import Precision
+from ...strategies.base import Strategy
+from ...strategies.wrapping import OptimizerWrapper, joined_class, unwrap_optimizer
+from ...utilities.torch_private import count_scheduler_call, uncompiled
+from ..accumulation import OptimizerGate
+from ..gradient_state import GradientState
+
+__all__ = [
+    "AccumulatingOptimizer",
+    "PreparedModule",
+    "PreparedOptimizer",
+    "PreparedScheduler",
+    "is_peft_model",
+    "needs_forward_context",
+    "own_module",
+    "schedule_length",
+    "strategy_module",
+    "warn_of_long_schedule",
+]
+
+_OWN = ("forward", "_core_wrapped", "_core_inner", "_core_precision", "_core_called")
+
+
+def needs_forward_context(precision: Precision) -> bool:
+    """Whether ``precision`` does anything around a forward pass."""
+    return any(precision.overrides(hook) for hook in ("forward_context", "convert_input", "convert_output"))
+
+
+class Called:
+    """Whether a prepared module was called for a loss: in a loop that calls something else, nothing is reduced."""
+
+    __slots__ = ("by_loop",)
+
+    def __init__(self) -> None:
+        self.by_loop = False
+
+
+class PreparedModule(nn.Module):
+    """The user's module, which calls ``wrapped`` for its forward pass, in the precision's context.
+
+    It is an instance of the user's class, and has the same attributes, parameters, buffers, submodules, hooks and
+    mode: both objects share one ``__dict__``. So ``isinstance``, ``state_dict()`` and ``named_parameters()`` are those
+    of the user's module in every configuration. Methods of the user's class that call ``self(...)`` run the prepared
+    forward pass.
+
+    Args:
+        wrapped: The module as the strategy set it up.
+        inner: The user's own module.
+        precision: The precision whose context is used.
+    """
+
+    _core_wrapped: nn.Module
+    _core_inner: nn.Module
+    _core_precision: Precision
+    _core_called: Called
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The user's attributes have any type."""
+
+    def __init_subclass__(cls) -> None:
+        """Not passed on: the user's class, which may register its subclasses, comes next."""
+
+    def __new__(cls, wrapped: nn.Module, inner: nn.Module, precision: Precision) -> Self:
+        """An instance of the class and of the user's class."""
+        # The user's class may override __new__, __init__ and __setattr__: none of them runs for a prepared module.
+        self: Self = object.__new__(joined_class(PreparedModule, type(inner), _OWN, "_core_inner"))
+        object.__setattr__(self, "__dict__", inner.__dict__)
+        object.__setattr__(self, "_core_wrapped", wrapped)
+        object.__setattr__(self, "_core_inner", inner)
+        object.__setattr__(self, "_core_precision", precision)
+        object.__setattr__(self, "_core_called", Called())
+        object.__setattr__(self, "forward", _forward_of(wrapped, inner, precision, self._core_called))
+        return self
+
+    def __init__(self, wrapped: nn.Module, inner: nn.Module, precision: Precision) -> None:
+        """Nothing: the user's module was initialized."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The forward pass. The wrapped module calls the hooks, which are the user's module's."""
+        return self.forward(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of the user's module and of what wraps it."""
+        self._core_wrapped.train(mode)
+        return self
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the forward pass of the user's module, in place."""
+        self._core_inner.compile(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        duplicate: Self = PreparedModule(*copy.deepcopy(_parts(self), memo))  # type: ignore[assignment]
+        memo[id(self)] = duplicate
+        return duplicate
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        del protocol
+        return PreparedModule, _parts(self)
+
+
+class _Forward(partial[Any]):
+    """A prepared module's ``forward``, with the signature of the user's."""
+
+    inner: nn.Module
+    """The user's module."""
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.inner.forward)
+
+
+def _forward_of(wrapped: nn.Module, inner: nn.Module, precision: Precision, called: Called) -> Callable[..., Any]:
+    is_bare = not needs_forward_context(precision)
+    forward = _Forward(_forward, wrapped, called) if is_bare else _Forward(_in_context, wrapped, called, precision)
+    forward.inner = inner
+    return forward
+
+
+def _forward(wrapped: nn.Module, called: Called, /, *args: Any, **kwargs: Any) -> Any:
+    if torch.is_grad_enabled():
+        called.by_loop = True
+    return wrapped(*args, **kwargs)
+
+
+def _in_context(wrapped: nn.Module, called: Called, precision: Precision, /, *args: Any, **kwargs: Any) -> Any:
+    if torch.is_grad_enabled():
+        called.by_loop = True
+    with precision.forward_context():
+        output = wrapped(*precision.convert_input(args), **precision.convert_input(kwargs))
+    return precision.convert_output(output)
+
+
+def _parts(model: PreparedModule) -> tuple[nn.Module, nn.Module, Precision]:
+    return model._core_wrapped, model._core_inner, model._core_precision
+
+
+def own_module(model: nn.Module, strategy: Strategy) -> nn.Module:
+    """The user's own module in one that ``strategy`` has prepared."""
+    return model._core_inner if isinstance(model, PreparedModule) else strategy.unwrap_module(model)
+
+
+def strategy_module(model: nn.Module) -> nn.Module:
+    """The module as the strategy set it up, in a prepared one, which :func:`torch.compile` may have wrapped."""
+    if not isinstance(model, PreparedModule):
+        original, _ = uncompiled(model)
+        model = model if original is None else original  # not `or`: an empty container is false
+    return model._core_wrapped if isinstance(model, PreparedModule) else model
+
+
+def is_peft_model(model: Any) -> bool:
+    """Whether ``model``, prepared or not, is a ``peft.PeftModel``; without that library no model is one."""
+    peft: Any = sys.modules.get("peft")  # a model of a library that was not imported cannot exist
+    while not hasattr(peft, "PeftModel") or not isinstance(model, peft.PeftModel):
+        if peft is None or not hasattr(model, "module"):
+            return False
+        model = model.module  # what torch's own wrappers wrap
+    return True
+
+
+class PreparedOptimizer(OptimizerWrapper):
+    """The user's optimizer, stepped by the strategy.
+
+    Args:
+        optimizer: The user's optimizer.
+        strategy: What carries out the step.
+    """
+
+    own_attributes: ClassVar[tuple[str, ...]] = ("_core_strategy",)
+
+    _core_strategy: Strategy
+
+    def __init__(self, optimizer: Optimizer, strategy: Strategy) -> None:
+        super().__init__(optimizer, strategy.make_optimizer_step(optimizer))
+        object.__setattr__(self, "_core_strategy", strategy)
+
+    @property
+    def step_was_skipped(self) -> bool:
+        """Whether the last call was no step: scaled gradients were not finite, or the strategy collects more."""
+        return not self._core_strategy.steps_taken(self._core_optimizer)
+
+
+class AccumulatingOptimizer(PreparedOptimizer):
+    """A prepared optimizer whose ``step`` and ``zero_grad`` act once in each window of micro-batches.
+
+    Args:
+        optimizer: The user's optimizer.
+        strategy: What carries out the step.
+        gate: Says whether a call acts.
+    """
+
+    own_attributes: ClassVar[tuple[str, ...]] = (*PreparedOptimizer.own_attributes, "_core_gate")
+
+    _core_gate: OptimizerGate
+
+    def __init__(self, optimizer: Optimizer, strategy: Strategy, gate: OptimizerGate) -> None:
+        step = partial(gate.step, strategy.make_optimizer_step(optimizer))
+        OptimizerWrapper.__init__(self, optimizer, step)
+        object.__setattr__(self, "_core_strategy", strategy)
+        object.__setattr__(self, "_core_gate", gate)
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Clear the gradients, unless they wait for the step at the end of the window."""
+        if self._core_gate.clears():
+            self._core_optimizer.zero_grad(*args, **kwargs)
+
+
+_SCHEDULERS_OWN = ("step", "_core_scheduler", "_core_call")
+
+
+class PreparedScheduler(LRScheduler):
+    """The user's scheduler, whose ``step`` acts if the optimizer has stepped: once a step, on any number of processes.
+
+    It acts in the last micro-batch of an accumulation, unless the optimizer's step was skipped. It is an
+    instance of the user's class, and shares all attributes but ``step`` with the user's scheduler.
+
+    Args:
+        scheduler: The user's scheduler.
+        state: Says whether this micro-batch synchronizes gradients.
+        strategy: Says how many steps the optimizer's last call was.
+    """
+
+    _core_scheduler: LRScheduler
+    _core_call: tuple[Any, ...]
+
+    def __init_subclass__(cls) -> None:
+        """Not passed on: the user's class, which may register its subclasses, comes next."""
+
+    def __new__(cls, scheduler: LRScheduler, state: GradientState, strategy: Strategy) -> Self:
+        """An instance of the class and of the user's class."""
+        self: Self = object.__new__(
+            joined_class(PreparedScheduler, type(scheduler), _SCHEDULERS_OWN, "_core_scheduler")
+        )
+        object.__setattr__(self, "__dict__", scheduler.__dict__)
+        object.__setattr__(self, "_core_scheduler", scheduler)
+        object.__setattr__(self, "_core_call", (scheduler, state, strategy))
+        object.__setattr__(self, "step", partial(_step, scheduler, state, strategy))
+        return self
+
+    def __init__(self, scheduler: LRScheduler, state: GradientState, strategy: Strategy) -> None:
+        """Nothing: the user's scheduler was initialized."""
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        del protocol
+        return PreparedScheduler, self._core_call
+
+
+def _step(scheduler: Any, state: GradientState, strategy: Strategy, *args: Any, **kwargs: Any) -> None:
+    if not state.sync_gradients:
+        if state.adjust_scheduler:
+            count_scheduler_call(scheduler)
+        return
+    for _ in range(strategy.steps_taken(unwrap_optimizer(scheduler.optimizer))):
+        scheduler.step(*args, **kwargs)
+
+
+def schedule_length(scheduler: Any) -> tuple[str, int] | None:
+    """The number of steps that a scheduler was made for, and the argument that says it; ``None`` if it is unknown.
+
+    Known are ``total_steps``, ``T_max`` and ``total_iters`` of torch's schedulers, and ``num_training_steps`` in the
+    functions that transformers and diffusers make for ``LambdaLR``.
+    """
+    found = [(name, getattr(scheduler, name, None)) for name in ("total_steps", "T_max", "total_iters")]
+    for function in getattr(scheduler, "lr_lambdas", ()):
+        known = {**getattr(function, "keywords", {})}
+        if inspect.isfunction(function):
+            known |= inspect.getclosurevars(function).nonlocals
+        found.append(("num_training_steps", known.get("num_training_steps")))
+    return next(((name, value) for name, value in found if isinstance(value, int) and value > 0), None)
+
+
+def warn_of_long_schedule(scheduler: Any, num_processes: int) -> None:
+    """Warn if a run has taken one step for each ``num_processes`` steps that ``scheduler`` was made for."""
+    length, taken = schedule_length(scheduler), getattr(scheduler, "last_epoch", 0)
+    if length is None or num_processes == 1 or not isinstance(taken, int) or taken < 1:
+        return
+    name, steps = length
+    if abs(taken * num_processes - steps) < num_processes:
+        warnings.warn(
+            f"{type(scheduler).__name__}: {name}={steps}, but the run took {taken} steps: the schedule has not ended. "
+            f"With {num_processes} processes Accelerate steps a scheduler {num_processes} times a step, torch-hal "
+            f"steps it once. Pass {name}={taken}, the number of steps.",
+            stacklevel=3,
+        )

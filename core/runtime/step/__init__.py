@@ -1,1 +1,0 @@
-"""Steps of a loop: backward, clipping, gradient accumulation and synchronization."""

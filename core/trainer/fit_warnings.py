@@ -1,0 +1,133 @@
+"""Warnings of a ``fit``: what it leaves unused though it seems to be meant, losses that are no numbers, slow data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data import PreparedCombined
+from ..errors import quoted
+from ..logging import get_logger
+from ..plan.capabilities import usable_cores
+from .metrics.stage_metrics import StageMetrics
+from .module.hooks import overridden
+from .module.module import Module
+from .module.plain_module import PlainModule
+from .run_context import RunContext
+from .settings import Settings
+from .trainer_state import Progress
+
+__all__ = [
+    "warn_of_infinite_loss",
+    "warn_of_late_validation",
+    "warn_of_missing_steps",
+    "warn_of_rare_logs",
+    "warn_of_unused_validation",
+    "warn_of_waiting",
+]
+
+logger = get_logger(__name__)
+
+
+def warn_of_unused_validation(module: Module) -> None:
+    """Warn if ``module`` can be validated; there is no loader for it."""
+    if overridden(module, Module, "validation_step") is not None:
+        logger.warning(
+            "fit: %s defines validation_step, but there is no validation loader, so nothing is validated. Pass "
+            "val_dataloaders, or set limit_val_batches=0",
+            _name(module),
+        )
+
+
+def warn_of_late_validation(settings: Settings) -> None:
+    """Warn if ``fit`` ends before the first epoch with validation."""
+    every, epochs = settings.check_val_every_n_epoch, settings.epoch_limit
+    if every is not None and 0 < epochs < every:
+        logger.warning(
+            "fit: check_val_every_n_epoch=%d and max_epochs=%d: nothing is validated. Give a smaller number of epochs, "
+            "or set limit_val_batches=0",
+            every,
+            epochs,
+        )
+
+
+def warn_of_missing_steps(module: Module, progress: Progress) -> None:
+    """Warn if the first epoch of manual optimization has stepped none of its optimizers."""
+    if progress.epoch == progress.step == 0 < progress.batch:
+        logger.warning(
+            "fit: automatic_optimization is False, and training_step of %s has not stepped an optimizer in epoch 0. "
+            "Call optimizer = self.optimizers(), self.manual_backward(loss) and optimizer.step(), or leave "
+            "automatic_optimization as it is",
+            _name(module),
+        )
+
+
+def warn_of_infinite_loss(loss: Tensor | None, logged: Mapping[str, Any], progress: Progress) -> bool:
+    """Warn if ``loss`` is NaN or infinite, or a value of a loss that was ``logged``; whether it is. It reads them."""
+    values = {"the loss": loss} | {f"{name!r}" + ", as logged,": logged[name] for name in logged if "loss" in name}
+    for name, value in values.items():
+        number = None if value is None else torch.as_tensor(value).detach()
+        if number is None or number.isfinite().all():
+            continue
+        logger.warning(
+            "training_step: %s is %s in step %d (epoch %d, batch %d), if not since a step before, and training goes on "
+            "with it. Look for such values in the data, lower the learning rate, or set gradient_clip_val=. "
+            "Trainer(detect_anomaly=True) finds the operation that they come from",
+            name,
+            number.tolist(),
+            progress.step,
+            progress.epoch,
+            max(progress.batch - 1, 0),
+        )
+        return True
+    return False
+
+
+def warn_of_rare_logs(run: RunContext, metrics: StageMetrics) -> None:
+    """Warn after the batches of the first epoch if values of its steps were for the loggers, and no step was logged."""
+    progress, every = run.progress, run.settings.log_every_n_steps
+    if progress.epoch or not 0 < progress.step < every or progress.all_stop or run.settings.fast_dev_run:
+        return
+    if run.metric_log.loggers and (names := metrics.step_values(logger_only=True)):
+        logger.warning(
+            "fit: log_every_n_steps=%d, and an epoch has %d step(s): the logger gets %s of less than one step in an "
+            "epoch. Set log_every_n_steps=%d or less, or log with on_epoch=True",
+            every,
+            progress.step,
+            quoted(sorted(names)[:3]),
+            progress.step,
+        )
+
+
+def warn_of_waiting(run: RunContext, loader: Any, steps: int, waited: float, worked: float) -> None:
+    """Warn that a fit waits for batches for most of its time.
+
+    Args:
+        run: Of the fit.
+        loader: The prepared loader of the batches.
+        steps: How many steps were measured.
+        waited: The seconds that they waited for their batches.
+        worked: Their other seconds.
+    """
+    parts = loader.flattened if isinstance(loader, PreparedCombined) else [loader]
+    workers = min(getattr(part, "num_workers", -1) for part in parts)
+    cores, processes = usable_cores(), run.runtime.strategy.local_processes
+    share = max(cores // processes, 1)
+    remedy = "Make what the loader does for a batch quicker, such as by storing what it computes"
+    if workers < 0:  # not that of torch
+        remedy += ", or read the data in a DataLoader with num_workers="
+    elif workers < share:
+        remedy = (
+            f"The DataLoader has num_workers={workers}: set num_workers={share} ({cores} core(s) for {processes} "
+            "process(es)), so that workers make batches while a step runs"
+        )
+    logger.warning(
+        "fit: %d steps have waited %.0f of %.0f seconds for their batches. %s", steps, waited, waited + worked, remedy
+    )
+
+
+def _name(module: Module) -> str:
+    return type(module.user_module if isinstance(module, PlainModule) else module).__name__

@@ -1,0 +1,240 @@
+"""An epoch of a fit: the batches that it trains on, and the times at which it validates."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from itertools import chain, count, islice
+from typing import Any
+
+import torch
+
+from ...callbacks.agreement import SharedClock
+from ...data import PreparedCombined
+from ...errors import ConfigurationError
+from ..fit_warnings import warn_of_waiting
+from ..run_context import RunContext
+from ..settings import Settings
+from .data_sources import agreed_length, length_of, limited, training_loader
+
+__all__ = ["TrainingBatches", "ValidationTimes"]
+
+_END: Any = object()
+"""In place of a batch, where there is none."""
+
+MEASURED_SECONDS, MEASURED_BATCHES = 10.0, 10
+"""How long the waits for batches are measured at least, before it is decided whether they are too long."""
+
+
+class TrainingBatches:
+    """The batches of each epoch, of which all processes take the same number.
+
+    Args:
+        run: The run.
+        loader: The user's own loader; ``None`` for no batches.
+    """
+
+    def __init__(self, run: RunContext, loader: Any) -> None:
+        self._run = run
+        self.loader = training_loader(run, loader)
+        self._limit_parts()
+        self._differs = False
+        """Whether processes read streams of their own, of which one may end before the others."""
+        self._others_end = False
+        """Whether another process has no batch after this one."""
+        self._waited, self._worked, self._waits = 0.0, 0.0, 0
+        """The seconds of the measured waits for batches, of the steps between them, and the number of both."""
+        self._ahead = 0.0
+        """The seconds of a wait within a step, for the batch after it: a stream is asked whether there is one."""
+        self._measures = run.runtime.strategy.is_global_zero
+        """Whether the waits are measured: in process 0, until it is known whether they are too long."""
+        self.num_batches = self._agree(length_of(self.loader))
+        """The number of batches of the running epoch in each process; infinite if it is not known."""
+
+    def _agree(self, own: float) -> float:
+        # The processes would wait for each other in a step that not all of them take.
+        strategy, settings = self._run.runtime.strategy, self._run.settings
+        length = agreed_length(strategy, own, smallest=True)
+        if strategy.data_shards > 1 and not settings.use_distributed_sampler:
+            self._differs = math.isinf(agreed_length(strategy, own, smallest=False))
+        if isinstance(self.loader, PreparedCombined):  # limited in each of its loaders
+            self._is_complete = False
+            return length
+        limit = settings.limit_train_batches
+        self._is_complete = length == own and limit is None
+        return limited(length, limit, settings.source_of("limit_train_batches"))
+
+    def _limit_parts(self) -> None:
+        loader, settings = self.loader, self._run.settings
+        if isinstance(loader, PreparedCombined):
+            limit, source = settings.limit_train_batches, settings.source_of("limit_train_batches")
+            loader.limits = [limited(length_of(part), limit, source) for part in loader.flattened]
+
+    def reload(self, loader: Any) -> None:
+        """Take the batches of another loader of the user's, from the next epoch on; every process calls it."""
+        self.loader = training_loader(self._run, loader)
+
+    def begin_epoch(self) -> None:
+        """Go to the running epoch; every process calls it."""
+        progress, loader = self._run.progress, self.loader
+        self._others_end = False
+        self._limit_parts()
+        loader.set_epoch(progress.epoch)
+        first = progress.batch if progress.is_in_epoch else 0
+        try:
+            own: float = first + loader.batches_left
+        except TypeError:  # a stream
+            own = math.inf
+        self.num_batches = self._agree(own)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the newest batch is the last of its epoch."""
+        if math.isinf(self.num_batches):
+            asked = time.monotonic() if self._measures else 0.0
+            is_last = self.loader.end_of_dataloader or self._others_end
+            self._ahead += time.monotonic() - asked if self._measures else 0.0
+            return is_last
+        return self.loader.batches_taken >= self.num_batches or self._others_end
+
+    def iterate(self) -> Iterator[tuple[int, Any, bool]]:
+        """The number of each batch that is left of the epoch, the batch, and whether the optimizer steps after it."""
+        loader, first, num = self.loader, self._run.progress.batch, self.num_batches
+        size, is_known = self._run.settings.accumulate_grad_batches, math.isfinite(length_of(loader))
+        stop = None if self._is_complete or math.isinf(num) else max(int(num) - first, 0)
+        taken: Iterator[Any] = islice(self._until_one_ends() if self._differs else loader, stop)
+        if self._measures and not self._differs:
+            taken = chain(self._measured(taken), taken)
+        batches = enumerate(self._run.batch_hooks.applied(taken), first)
+        if size == 1 or (is_known and not self._differs):
+            return ((index, batch, (index + 1) % size == 0 or index + 1 == num) for index, batch in batches)
+        return ((index, batch, (index + 1) % size == 0 or index + 1 == num or self.is_last) for index, batch in batches)
+
+    def _measured(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """``batches``, of which it is measured how long the steps wait for them; those after the decision are left.
+
+        What comes first in an epoch does not count: workers start, and steps are compiled.
+        """
+        begun = 0.0
+        for number in count():
+            asked = time.monotonic()
+            batch = next(batches, _END)
+            if batch is _END:
+                return
+            if number > 1:
+                self._waited += time.monotonic() - asked + self._ahead
+                self._worked += asked - begun - self._ahead
+                self._waits += 1
+                if self._waits >= MEASURED_BATCHES and self._waited + self._worked >= MEASURED_SECONDS:
+                    self._measures = False
+                    if self._waited > self._worked:
+                        warn_of_waiting(self._run, self.loader, self._waits, self._waited, self._worked)
+                    yield batch
+                    return
+            begun, self._ahead = time.monotonic(), 0.0
+            yield batch
+
+    def _until_one_ends(self) -> Iterator[Any]:
+        """The batches until a process has no further one. Before each, the processes exchange a number."""
+        batches = iter(self.loader)
+        batch = next(batches, _END)
+        if self._in_any(batch is _END):
+            return
+        while True:
+            self._others_end = self._in_any(self.loader.end_of_dataloader)
+            yield batch
+            if self._others_end:
+                return
+            batch = next(batches)
+
+    def _in_any(self, value: bool) -> bool:
+        strategy = self._run.runtime.strategy
+        return bool(strategy.reduce(torch.tensor(int(value), device=strategy.root_device), "max"))
+
+
+class ValidationTimes:
+    """When validation is due in the running epoch.
+
+    Args:
+        run: The run.
+        num_batches: The number of batches of the epoch; infinite if it is not known.
+        is_possible: Whether there is validation at all.
+        clock: What counts the time since the last validation, where that decides.
+    """
+
+    def __init__(self, run: RunContext, num_batches: float, is_possible: bool, clock: SharedClock | None) -> None:
+        settings, self._progress = run.settings, run.progress
+        self._strategy, self._clock = run.runtime.strategy, clock
+        self._asked_at, self._is_time = -1, False
+        epochs = settings.check_val_every_n_epoch
+        self.is_possible = is_possible and (epochs is None or (self._progress.epoch + 1) % epochs == 0)
+        """Whether this epoch is one with validation."""
+        self._every = _interval(settings, num_batches) if self.is_possible else None
+        self._before = self._progress.batches_before if epochs is None else 0
+
+    @property
+    def batches_left(self) -> int | None:
+        """The number of batches until validation is due; ``None`` until the end of the epoch."""
+        progress, every = self._progress, self._every
+        if self._clock is not None and self.is_possible:
+            return self._clock.steps_left(progress.total_batches, self._strategy)
+        if every is None:
+            return None
+        since = (self._before + progress.batch) % every
+        # A run that is resumed may be where validation is due and not yet done.
+        return 0 if not since and 0 < progress.batch != progress.validated else every - since
+
+    def is_due(self, is_last: bool) -> bool:
+        """Whether validation is due after the newest batch that was trained on.
+
+        Args:
+            is_last: Whether that batch is the last of the epoch.
+        """
+        progress, every = self._progress, self._every
+        if self._clock is not None:
+            return self.is_possible and self._is_time_over(self._clock)
+        if every is None:
+            return self.is_possible and is_last
+        return progress.batch > 0 and (self._before + progress.batch) % every == 0
+
+    def _is_time_over(self, clock: SharedClock) -> bool:
+        """Whether the time is over after the newest batch; asked once, as processes may ask each other."""
+        now = self._progress.total_batches
+        if self._asked_at != now:
+            self._asked_at, self._is_time = now, clock.is_due(now, self._strategy)
+        return self._is_time
+
+    def restart(self) -> None:
+        """Count the time from now on: a validation is over."""
+        if self._clock is not None:
+            self._clock.restart(self._progress.total_batches)
+
+
+def _interval(settings: Settings, num_batches: float) -> int | None:
+    """The number of training batches from one validation to the next; ``None`` for one at the end of an epoch.
+
+    Args:
+        settings: Of the run.
+        num_batches: The number of batches of the epoch; infinite if it is not known.
+
+    Raises:
+        ConfigurationError: The interval does not fit the number of batches.
+    """
+    interval = settings.val_check_interval
+    if isinstance(interval, int):
+        if interval > num_batches and settings.check_val_every_n_epoch is not None:
+            raise ConfigurationError(
+                f"val_check_interval={interval}: an epoch has only {num_batches} batches, so validation would never "
+                "run. Give a smaller number; or set check_val_every_n_epoch=None to count batches over all epochs, or "
+                "limit_val_batches=0 for no validation."
+            )
+        return interval
+    if interval == 1.0 or not isinstance(interval, float):  # a time is no number of batches
+        return None
+    if math.isinf(num_batches):
+        raise ConfigurationError(
+            f"val_check_interval={interval}: the training loader has no length, so there is no fraction of an epoch. "
+            "Give a number of batches as an integer."
+        )
+    return max(int(num_batches * interval), 1)
