@@ -379,7 +379,8 @@ class _Pass:
         try:
             for batch in self._iterator:
                 if active.newest is not self:
-                    self._yields()
+                    self._compares()
+                    active.yields(self)
                 yield batch
             self._compares()
             self.is_finished = True
@@ -400,16 +401,13 @@ class _Pass:
                     self._read()
                 self._taken += 1
                 if active.newest is not self:
-                    self._yields()
+                    self._compares()
+                    active.yields(self)
                 yield batch if transfer is None else transfer.finish(batch)
             self._compares()
             self.is_finished = True
         finally:
             self._end()
-
-    def _yields(self) -> None:
-        self._compares()
-        self._active.yields(self)
 
     def _compares(self) -> None:
         """Compare what was read with the other processes, once: at the first batch, or where there is none."""
