@@ -124,6 +124,7 @@ class PreparedLoader(DataLoader[Any]):
                 pending["shards"] == self._share.shards,
                 pending["loader"],
                 pending["generators"],
+                pending["memory"],
             )
         if self._skip > start.batches:
             start.batches, start.offset, start.inner = self._skip, self._skip * self.units, None
@@ -238,9 +239,10 @@ class PreparedLoader(DataLoader[Any]):
         start of the next one. Every process has its own state.
         """
         progress = self._progress
-        now = [generator.get_state() for generator in self._generators]
+        generators, memory = [generator.get_state() for generator in self._generators], self._reading.memory()
+        now: dict[str, Any] = {"generators_now": generators, "memory_now": memory}
         if progress.pending is not None:
-            return {**progress.pending, "generators_now": now}
+            return {**progress.pending, **now}
         state: dict[str, Any] = {
             "epoch": progress.epoch,
             "offset": 0,
@@ -249,11 +251,11 @@ class PreparedLoader(DataLoader[Any]):
             "units": self.units,
             "rng": None,
             "order": None if self._seeds is None else self._seeds.state,
-            "generators": now,
-            "generators_now": now,
+            "generators": generators,
             "left": False,
             "loader": None,
-            "memory": self._reading.memory(),
+            "memory": memory,
+            **now,
         }
         running = progress.running
         if running is not None and not running.is_finished and (running.start.batches or running.taken):
@@ -300,7 +302,7 @@ class PreparedLoader(DataLoader[Any]):
             )
         progress = self._progress
         _set_states(self._generators, state["generators_now"])
-        self._reading.remember(state["memory"])
+        self._reading.remember(state["memory_now"])
         if state["order"] is not None:
             self._seeds = PassSeeds(state["order"])
         progress.epoch = state["epoch"] + int(state["offset"] > 0 and not is_inside)
@@ -334,6 +336,8 @@ class _Pass:
         self._is_last: bool | None = None
         self._ahead: deque[tuple[Any, Real | None, bool | None]] = deque()
         self._has_ended = False
+        if start.memory is not None:
+            self._reading.remember(start.memory)
         self.memory = self._reading.memory()
         now = [generator.get_state() for generator in prepared._generators]
         self.generators = now if start.generators is None else start.generators

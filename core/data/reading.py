@@ -48,6 +48,7 @@ class Start:
         is_same_world: Whether the pass that is continued had as many processes.
         inner: The state of a ``StatefulDataLoader``, which finds the position by itself; ``None`` for others.
         generators: The states of the loader's own generators at the start of the pass that is continued.
+        memory: What was known of earlier passes at the start of the pass that is continued; see :meth:`Reading.memory`.
     """
 
     def __init__(
@@ -59,9 +60,11 @@ class Start:
         is_same_world: bool = True,
         inner: dict[str, Any] | None = None,
         generators: list[Tensor] | None = None,
+        memory: dict[str, Any] | None = None,
     ) -> None:
         self.epoch, self.offset, self.batches, self.rng = epoch, offset, batches, rng
-        self.is_same_world, self.inner, self.generators = is_same_world, inner, generators
+        self.is_same_world, self.inner = is_same_world, inner
+        self.generators, self.memory = generators, memory
 
     def replay(self) -> AbstractContextManager[None]:
         """A context in which what the first part of the pass drew is drawn again."""

@@ -76,3 +76,13 @@ def test_a_schedule_that_was_made_for_accelerate(facts: Facts) -> None:
             assert f"{name}={4 * processes}, but the run took 4 steps" in text
             assert f"{processes} times a step" in text
             assert f"={4}, the number of steps" in text
+
+
+def test_a_schedule_that_was_made_for_accelerate_with_uneven_batches(facts: Facts) -> None:
+    """An epoch of 19 batches, in windows of 2, is 10 steps on one process and 4 on three."""
+    processes = len(facts)
+    for rank, found in enumerate(facts):
+        schedules = found["uneven schedule"]
+        assert len(schedules) == (rank == 0 and processes > 1), schedules
+        for text in schedules:
+            assert f"T_max=30, but the run took {3 * -(-19 // processes // 2)} steps" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Generator
 from torch.optim import lr_scheduler
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
 
 from core import Callback, Trainer
 from core.callbacks import ModelCheckpoint
@@ -85,13 +85,14 @@ def assert_resumes(
     tmp_path: Path,
     make_loaders: Callable[[], tuple[Any, Any]],
     module_class: type[Regression] = Drawing,
+    after: int = 2,
     **settings: Any,
 ) -> None:
-    """Four epochs at once are two and two."""
+    """Four epochs at once are two and two, or as many before and the rest."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     expected, totals, trainer = run(whole, 4, 0, module_class, make_loaders, **settings)
     drawn = random.random(), np.random.rand(), torch.rand(())
-    run(broken, 2, 0, module_class, make_loaders, **settings)
+    run(broken, after, 0, module_class, make_loaders, **settings)
     module, resumed_totals, resumed = run(broken, 4, 99, module_class, make_loaders, "last", **settings)
     assert_same(module, expected)
     assert drawn == (random.random(), np.random.rand(), torch.rand(()))
@@ -171,6 +172,13 @@ class Noisy(Dataset[Any]):
         return inputs + torch.rand((), generator=self.generator) / 10, targets
 
 
+class Rows(IterableDataset[Any]):
+    """The rows, as a stream."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(dataset())
+
+
 def seeded_generator() -> Generator:
     return Generator().manual_seed(5)
 
@@ -207,6 +215,20 @@ def test_loaders_with_workers(persistent: bool, tmp_path: Path) -> None:
         return DataLoader(data, 8, shuffle=True, num_workers=1, persistent_workers=persistent), loader()
 
     assert_resumes(tmp_path, make)
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "own generator", "stream"])
+def test_workers_that_live_on_after_a_pass_that_was_cut(kind: str, tmp_path: Path) -> None:
+    """With ``limit_train_batches`` an epoch ends within a pass; the next one's workers do not draw their seed again."""
+
+    def make() -> tuple[Any, Any]:
+        workers: dict[str, Any] = {"num_workers": 1, "persistent_workers": True}
+        if kind == "stream":
+            return DataLoader(Rows(), 8, **workers), loader()
+        generator = seeded_generator() if kind == "own generator" else None
+        return DataLoader(dataset(), 8, shuffle=True, generator=generator, **workers), loader()
+
+    assert_resumes(tmp_path, make, after=1, limit_train_batches=2)
 
 
 def test_a_fit_without_validation(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
+from math import ceil
 from typing import Any
 
 import torch
@@ -255,8 +257,19 @@ class Preparing:
         if self._has_checked_schedules or not self._life.is_live or strategy.global_rank != 0:
             return
         self._has_checked_schedules = True
+        share = self._share_of_steps()
         for scheduler in self._prepared.of("schedulers"):
-            warn_of_long_schedule(scheduler, strategy.world_size)
+            warn_of_long_schedule(scheduler, strategy.world_size, share)
+
+    def _share_of_steps(self) -> float:
+        """Steps in an epoch of the longest loader before ``prepare``, for each one after it."""
+        before, after = 0, 0
+        for loader in self._prepared.of("loaders"):
+            with suppress(TypeError):  # it has no batches, or no length
+                lengths = len(loader.batch_sampler), len(loader)
+                before, after = max((before, after), lengths)
+        num_steps = self._gradient_state.num_steps
+        return ceil(before / num_steps) / ceil(after / num_steps) if after else float(self._life.strategy.world_size)
 
 
 def synchronize_generators(strategy: Strategy, kinds: Collection[str]) -> None:

@@ -287,13 +287,21 @@ def schedule_length(scheduler: Any) -> tuple[str, int] | None:
     return next(((name, value) for name, value in found if isinstance(value, int) and value > 0), None)
 
 
-def warn_of_long_schedule(scheduler: Any, num_processes: int) -> None:
-    """Warn if a run has taken one step for each ``num_processes`` steps that ``scheduler`` was made for."""
+def warn_of_long_schedule(scheduler: Any, num_processes: int, share: float) -> None:
+    """Warn if a run has taken fewer steps than ``scheduler`` was made for, as many as Accelerate's count explains.
+
+    Args:
+        scheduler: The user's scheduler.
+        num_processes: As many times a step Accelerate steps it.
+        share: How many steps of an epoch on one process are one on so many: fewer than ``num_processes`` where their
+            last batches, or windows of batches, are not whole.
+    """
     length, taken = schedule_length(scheduler), getattr(scheduler, "last_epoch", 0)
     if length is None or num_processes == 1 or not isinstance(taken, int) or taken < 1:
         return
     name, steps = length
-    if abs(taken * num_processes - steps) < num_processes:
+    low = taken * (share if share > 1 else num_processes) - num_processes
+    if taken < steps and low < steps < (taken + 1) * num_processes:
         warnings.warn(
             f"{type(scheduler).__name__}: {name}={steps}, but the run took {taken} steps: the schedule has not ended. "
             f"With {num_processes} processes Accelerate steps a scheduler {num_processes} times a step, torch-hal "

@@ -205,6 +205,27 @@ def long_schedule() -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
+def long_uneven_schedule() -> list[str]:
+    """Warnings of three epochs, for the steps that they were before ``prepare``; the last windows are not whole."""
+    one = runtime(2)
+    model = network()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    loader: Any = DataLoader([torch.ones(4)] * 55, batch_size=3)
+    scheduler: Any = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=3 * -(-len(loader) // 2))
+    model, optimizer, loader, scheduler = one.prepare(model, optimizer, loader, scheduler)
+    for _ in range(3):
+        for batch in loader:
+            with one.accumulate(model):
+                one.backward(model(batch).mean())
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        one.teardown()
+    return [str(warning.message) for warning in caught]
+
+
 def main() -> None:
     each = GradientAccumulationPlugin(num_steps=STEPS, sync_each_batch=True)
     facts = {
@@ -218,6 +239,7 @@ def main() -> None:
         "later": synchronized_later(),
         "refused": refused(),
         "schedules": long_schedule(),
+        "uneven schedule": long_uneven_schedule(),
     }
     Path(os.environ["OUT"], f"rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(facts))
 
