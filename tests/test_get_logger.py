@@ -92,7 +92,7 @@ def test_levels(level: Any, caplog: pytest.LogCaptureFixture) -> None:
         logger = get_logger("levels", log_level=level)
         assert (logger.logger.level, root.level) == (logging.DEBUG, logging.DEBUG)
         logger.debug({"any": "object"})
-        assert caplog.records[0].getMessage() == "{'any': 'object'}"
+        assert [record.getMessage() for record in caplog.records if record.name == "levels"] == ["{'any': 'object'}"]
     finally:
         root.setLevel(before)
     with pytest.raises(ConfigurationError, match="log_level='loud'"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -171,6 +172,29 @@ def test_unwrapping_gives_the_users_own_module(name: str) -> None:
     module = network()
     assert one.unwrap_model(one.prepare(module)) is module
     assert one.unwrap_model(module) is module
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "says"),
+    [
+        (torch.bfloat16, "32-true", "were in bfloat16, and are in float32 now, as precision='32-true' says.* set precision='bf16-true'"),
+        (torch.bfloat16, "bf16-mixed", "were in bfloat16, and are in float32 now"),
+        (torch.float16, "32-true", "set precision='16-true'"),
+        (torch.float64, "32-true", "set precision='64-true'"),
+        (torch.bfloat16, "bf16-true", ""),
+        (torch.float32, "32-true", ""),
+        (torch.float32, "64-true", ""),
+    ],
+)
+def test_a_model_in_another_dtype(dtype: torch.dtype, name: str, says: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Parameters that the precision widens take twice the memory: a warning says so once, with the way to keep them."""
+    module = network().to(dtype)
+    front_end = runtime(precision=name)
+    front_end.prepare(module)
+    front_end.prepare_model(module, evaluation_mode=True)
+    texts = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(texts) == bool(says)
+    assert all(re.search(says, text) for text in texts)
 
 
 def test_unwrapping_what_ddp_wrapped() -> None:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from ...data import DataSettings, PreparedLoader, prepare_loader
 from ...errors import ConfigurationError, WrongTypeError
+from ...logging import get_logger
 from ...strategies.base import Strategy
 from ...strategies.batch_norm import desynchronize
 from ...strategies.wrapping import unwrap_optimizer
@@ -36,6 +37,11 @@ from .wrappers import (
 )
 
 __all__ = ["Preparing", "synchronize_generators"]
+
+logger = get_logger(__name__)
+
+_KEEPING = {torch.bfloat16: "bf16-true", torch.float16: "16-true", torch.float64: "64-true"}
+"""By dtype of a model's parameters, the precision in which they stay as they are."""
 
 
 class Preparing:
@@ -198,12 +204,21 @@ class Preparing:
         is_whole = evaluation_mode and not strategy.inference_is_collective
         if not is_whole:
             self._agreement.agree("prepare")
-        before = strategy.moves_modules
+        before, dtypes = strategy.moves_modules, _dtypes(module)
         strategy.moves_modules = self._device_placement if device_placement is None else device_placement
         try:
             wrapped = Strategy.setup_module(strategy, module) if is_whole else strategy.setup_module(module)
         finally:
             strategy.moves_modules = before
+        if _dtypes(module) == {torch.float32}:
+            for dtype in dtypes & _KEEPING.keys():
+                logger.warning(
+                    "prepare: parameters of the model were in %s, and are in float32 now, as precision=%r says. To "
+                    "train in their own dtype, set precision=%r",
+                    str(dtype).removeprefix("torch."),
+                    strategy.precision.name,
+                    _KEEPING[dtype],
+                )
         if wrapped is module and not needs_forward_context(strategy.precision):
             return module
         prepared = PreparedModule(wrapped, module, strategy.precision)
@@ -281,3 +296,7 @@ def synchronize_generators(strategy: Strategy, kinds: Collection[str]) -> None:
             torch.set_rng_state(state)
         else:
             accelerator.set_rng_state(state, device)
+
+
+def _dtypes(module: nn.Module) -> set[torch.dtype]:
+    return {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}

@@ -86,8 +86,8 @@ def another_connection(store: Store) -> Store:
 
 
 PATIENCE = 5.0
-"""Seconds to wait for a port in use. A launcher picks a free one, which a connection may take for a moment before the
-store opens it."""
+"""Seconds to wait for a port in use. torchrun and others pick a free one, which a connection may take for a moment
+before the store opens it."""
 
 
 def listen_on_loopback(host: str, port: int) -> socket.socket | None:

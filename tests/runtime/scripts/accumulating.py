@@ -210,7 +210,8 @@ def long_uneven_schedule() -> list[str]:
     one = runtime(2)
     model = network()
     optimizer = SGD(model.parameters(), lr=0.1)
-    loader: Any = DataLoader([torch.ones(4)] * 55, batch_size=3)
+    data: Any = [torch.ones(4)] * 55
+    loader: Any = DataLoader(data, batch_size=3)
     scheduler: Any = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=3 * -(-len(loader) // 2))
     model, optimizer, loader, scheduler = one.prepare(model, optimizer, loader, scheduler)
     for _ in range(3):
