@@ -177,7 +177,11 @@ def test_unwrapping_gives_the_users_own_module(name: str) -> None:
 @pytest.mark.parametrize(
     ("dtype", "name", "says"),
     [
-        (torch.bfloat16, "32-true", "were in bfloat16, and are in float32 now, as precision='32-true' says.* set precision='bf16-true'"),
+        (
+            torch.bfloat16,
+            "32-true",
+            "in bfloat16, and are in float32 now, as precision='32-true' says.*precision='bf16-true'",
+        ),
         (torch.bfloat16, "bf16-mixed", "were in bfloat16, and are in float32 now"),
         (torch.float16, "32-true", "set precision='16-true'"),
         (torch.float64, "32-true", "set precision='64-true'"),
