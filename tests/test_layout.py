@@ -69,6 +69,12 @@ def test_a_folder_can_be_seen_at_once() -> None:
     assert max(count.values()) <= 25
 
 
+def test_nothing_lies_about() -> None:
+    """Core's folders hold Python, its data, and the mark that it is typed; no copy that a tool has left."""
+    files = [file for file in CORE.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    assert {file.suffix or file.name for file in files} == {".py", ".toml", ".json", ".typed"}
+
+
 def test_a_name_stands_for_one_idea() -> None:
     """Two folders have files of the same name only if these are the same for their folders."""
     folders: dict[str, set[Path]] = defaultdict(set)

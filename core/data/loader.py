@@ -16,7 +16,6 @@ from ..errors import CheckpointError, ConfigurationError, quoted
 from ..random import get_host_rng_state
 from ..utilities.torch_private import DataLoaderIterator, num_yielded
 from .active_passes import ActivePasses
-from .batches import Transfer
 from .dispatch import Dispatch
 from .loader_structure import Epochs, generators_of
 from .rank_comparison import Comparison
@@ -24,6 +23,7 @@ from .reading import MapReading, Reading, Start
 from .seeds import PassSeeds, seeded
 from .shards import Real, Share
 from .streams import watched
+from .transfer import Transfer
 from .workers import note_full_memory
 
 __all__ = ["PreparedLoader"]

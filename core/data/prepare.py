@@ -15,7 +15,6 @@ from ..errors import ConfigurationError, WrongTypeError
 from ..hints.argument_checks import suggest_arguments_of
 from ..strategies.base import Strategy
 from .active_passes import ActivePasses
-from .batches import Transfer
 from .dispatch import Dispatch
 from .loader import PreparedLoader
 from .loader_structure import check_sharded, generators_of
@@ -23,6 +22,7 @@ from .rank_comparison import comparison, data_set_facts, is_same_everywhere, ref
 from .reading import MapReading, StreamReading, make_reading
 from .seeds import PassSeeds, draw_seed
 from .shards import Share, index_source
+from .transfer import Transfer
 
 __all__ = [
     "DataSettings",
