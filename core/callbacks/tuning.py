@@ -6,7 +6,6 @@ Source of the first: Smith, Cyclical Learning Rates for Training Neural Networks
 from __future__ import annotations
 
 import gc
-import logging
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from ..errors import BackendError, ConfigurationError, quoted
 from ..hints.argument_checks import check_count
+from ..logging import get_logger
 from .base import Callback
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchSizeFinder", "LearningRateFinder", "LearningRateRange", "Tuning", "set_everywhere"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Tuning(Callback):
