@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from core.data import DataSettings, batches, prepare_loader
+from core.data import DataSettings, prepare_loader, transfer
 
 from .loaders import Numbers, strategy
 
@@ -45,15 +45,15 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     streams = Streams()
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("meta"))
-    monkeypatch.setattr(batches, "device_function", lambda device_type, name: getattr(streams, name))
+    monkeypatch.setattr(transfer, "device_function", lambda device_type, name: getattr(streams, name))
     monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: streams.said.append("recorded"))
-    move = batches.Transfer._copy
+    move = transfer.Transfer._copy
 
-    def copy(self: batches.Transfer, tensor: Tensor) -> Tensor:
+    def copy(self: transfer.Transfer, tensor: Tensor) -> Tensor:
         streams.said.append(f"copy {int(tensor[0])} on {streams.entered}")
         return move(self, tensor)
 
-    monkeypatch.setattr(batches.Transfer, "_copy", copy)
+    monkeypatch.setattr(transfer.Transfer, "_copy", copy)
     return streams
 
 
