@@ -239,8 +239,8 @@ class StochasticWeightAveraging(WeightAveraging):
 
     From the first of these epochs on, the learning rate goes to ``swa_lrs`` and stays there, and the module's own
     schedulers are no longer stepped. Validation and checkpoints during the run use the weights that are trained. At the
-    end, the running statistics of batch norm layers are computed anew for the average, in one more pass over the
-    training batches of all processes, without gradients. A resumed run continues exactly.
+    end, one more pass over the training batches of all processes, without gradients, recomputes the running statistics
+    of the averaged module's batch norm layers. A resumed run continues exactly.
 
     Args:
         swa_lrs: The learning rate to go to, > 0; or one for each parameter group.

@@ -165,7 +165,7 @@ class Attempts:
         """To read the checkpoint at ``path``, which other processes replace."""
         return cls(
             f"checkpoint {os.fsdecode(path)} was replaced by another process",
-            "Save each checkpoint there under a name of its own, or read this one when that process has ended.",
+            "Save each checkpoint under a different name, or read this one after that process has finished.",
         )
 
 

@@ -213,7 +213,7 @@ def _own_server() -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """End this worker when the process that started it ends, also if it has ended already. Again has no effect.
+    """End this worker when the process that started it ends, also if it has ended already. A second call has no effect.
 
     torch looks only between two batches, and only for another parent than at its first look. So a worker would stay as
     long as the user's dataset takes, and for ever if its parent had been killed before that look.

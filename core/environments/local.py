@@ -253,8 +253,8 @@ def own_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     if owner in (None, os.getpid()):
         return dict(environ)
     logger.warning(
-        "this process was started by a process of a run (process %s), whose ranks it inherited. They are ignored: this "
-        "is a run of its own. If it is to take that process's place, unset %s.",
+        "this process was started by a process of a run (process %s), whose ranks it inherited. They are ignored, "
+        "and this process starts a separate run. To use the inherited ranks, unset %s.",
         owner,
         OWNER,
     )

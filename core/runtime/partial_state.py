@@ -141,7 +141,7 @@ class PartialState(RunFacts):
                 run.wait_for_everyone()
 
     def destroy_process_group(self) -> None:
-        """Tear the last Runtime down, so that its processes leave each other; nothing happens without one."""
+        """Tear down the last Runtime and its process group; does nothing if there is none."""
         run = last_run()
         if run is not None:
             run.teardown()

@@ -78,7 +78,7 @@ class Trial:
 
 
 def tune(trainer: Trainer, module: Module, source: DataSource, ckpt_path: Any) -> None:
-    """Let callbacks try out settings, before a ``fit`` that begins anew."""
+    """Call ``tune`` of the callbacks that try out settings, unless ``fit`` resumes from a checkpoint."""
     if trainer.is_trial or ckpt_path is not None or trainer.settings.fast_dev_run:
         return
     for callback in trainer.callbacks:

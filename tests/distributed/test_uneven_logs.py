@@ -70,6 +70,6 @@ def test_a_process_without_a_batch(tmp_path: Path) -> None:
     """An error in its hook of the epoch's end says that it had none; the error of another process does not."""
     said = run_script(tmp_path, "no_batch_here.py", expect=1).stderr
     assert "rank 1 of 2 failed: IndexError: list index out of range\n" in said
-    note = "Process 1 had no batch to validate: there are fewer than processes, and no sample is repeated."
+    note = "Process 1 had no batch to validate: there are fewer batches than processes, and no sample is repeated."
     assert said.rstrip().splitlines()[-1].strip().startswith(note)
     assert "Process 0 had no batch" not in said

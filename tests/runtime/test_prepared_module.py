@@ -180,9 +180,9 @@ def test_unwrapping_gives_the_users_own_module(name: str) -> None:
         (
             torch.bfloat16,
             "32-true",
-            "in bfloat16, and are in float32 now, as precision='32-true' says.*precision='bf16-true'",
+            "from bfloat16 to float32, as precision='32-true' requires.* set precision='bf16-true'",
         ),
-        (torch.bfloat16, "bf16-mixed", "were in bfloat16, and are in float32 now"),
+        (torch.bfloat16, "bf16-mixed", "converted parameters of the model from bfloat16 to float32"),
         (torch.float16, "32-true", "set precision='16-true'"),
         (torch.float64, "32-true", "set precision='64-true'"),
         (torch.bfloat16, "bf16-true", ""),

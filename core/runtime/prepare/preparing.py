@@ -213,7 +213,7 @@ class Preparing:
         if _dtypes(module) == {torch.float32}:
             for dtype in dtypes & _KEEPING.keys():
                 logger.warning(
-                    "prepare: parameters of the model were in %s, and are in float32 now, as precision=%r says. To "
+                    "prepare: converted parameters of the model from %s to float32, as precision=%r requires. To "
                     "train in their own dtype, set precision=%r",
                     str(dtype).removeprefix("torch."),
                     strategy.precision.name,

@@ -1,4 +1,4 @@
-"""The sources of a run's loaders: arguments, a DataModule, or the Module; how much of them is read, and when anew."""
+"""Sources of a run's loaders: arguments, a DataModule or the Module. Limits on their batches, and reloading."""
 
 from __future__ import annotations
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EvaluationLoop", "LOADER", "evaluated", "results_table", "sanity_check", "shown"]
 
+logger = logging.getLogger(__name__)
+
 
 class EvaluationLoop:
     """One stage of evaluation, which may be run several times.
@@ -151,9 +153,9 @@ class EvaluationLoop:
         except Exception as error:
             rank = self.strategy.global_rank
             error.add_note(
-                f"Process {rank} had no batch to {self.stage.name}: there are fewer than processes, and "
-                f"no sample is repeated. Let the hooks of the epoch's end allow for no {self.stage.step}, or take more "
-                "or smaller batches."
+                f"Process {rank} had no batch to {self.stage.name}: there are fewer batches than processes, and no "
+                f"sample is repeated. Let the hooks of the epoch's end allow for no {self.stage.step}, or take more or "
+                "smaller batches."
             )
             raise
 
@@ -248,9 +250,6 @@ def _in_order(by_shard: list[list[Any]]) -> list[Any]:
     absent = object()
     turns = zip_longest(*by_shard, fillvalue=absent)
     return [output for turn in turns for output in turn if output is not absent]
-
-
-logger = logging.getLogger(__name__)
 
 
 def evaluated(
