@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncCheckpointIO", "Staging"]
 
+_log = logging.getLogger(__name__)
+
 _FIXED = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.Size)
 
 
@@ -167,9 +169,6 @@ def _deep(place: str, value: Any) -> Any:
             f"{place} is of type {type(value).__name__}, which cannot be copied for a write in the background: "
             f"{type(error).__name__}: {error}. Save tensors and plain values, or set checkpoint_io='torch'."
         ) from error
-
-
-_log = logging.getLogger(__name__)
 
 
 class AsyncCheckpointIO(CheckpointIO):

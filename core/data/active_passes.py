@@ -53,16 +53,18 @@ class ActivePasses:
         """``running`` yields a batch: what it says of that batch now holds for the code that follows."""
         if self.newest is running:
             return
-        if running in self._active:
-            self._active.remove(running)
+        self._remove(running)
         self._active.append(running)
         self.newest = running
 
     def ends(self, running: ActivePass) -> None:
         """``running`` has ended; the loop around it, if any, is in its own pass again."""
+        self._remove(running)
+        self.newest = self._active[-1] if self._active else None
+
+    def _remove(self, running: ActivePass) -> None:
         if running in self._active:
             self._active.remove(running)
-        self.newest = self._active[-1] if self._active else None
 
     def __reduce__(self) -> tuple[type[ActivePasses], tuple[()]]:
         return ActivePasses, ()  # another process iterates over nothing yet

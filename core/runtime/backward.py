@@ -38,6 +38,8 @@ SKIPPED_TWICE = (
 )
 
 logger = logging.getLogger(__name__)
+rank_zero_logger = get_logger(__name__)
+"""For messages that would be the same in every process."""
 
 
 class Backward:
@@ -261,10 +263,6 @@ def _check_clipped(parameters: list[Any], algorithm: str, norm_type: Any) -> Non
         raise WrongTypeError(
             f"{method}: norm_type={norm_type!r}: must be a number, or float('inf') for the largest element."
         ) from None
-
-
-rank_zero_logger = get_logger(__name__)
-"""What every process would say alike."""
 
 
 class Synchronization:

@@ -38,6 +38,8 @@ __all__ = [
     "used_by_with",
 ]
 
+logger = logging.getLogger(__name__)
+
 PREPARED = (nn.Module, Optimizer, LRScheduler, DataLoader)
 
 
@@ -270,8 +272,6 @@ def check_process(name: str, number: Any, count: int) -> int:
         raise ConfigurationError(f"{name}={number!r}: must be the number of a process, 0 to {count - 1}.")
     return number
 
-
-logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Callable[..., AbstractContextManager[Any]])
 T = TypeVar("T")

@@ -28,6 +28,8 @@ from .process_control import PADDING, Agreement, describe_leaves, is_tensor_row,
 
 __all__ = ["Collectives", "MetricGathering", "exchange_objects", "pad_to", "sizes_along", "split"]
 
+logger = get_logger(__name__)
+
 
 def split(inputs: Any, shards: int, shard: int, apply_padding: bool) -> Any:
     """Part ``shard`` of ``inputs``, which is cut into ``shards`` contiguous parts.
@@ -269,7 +271,6 @@ def _unpacked(call: str, payload: bytes | str, rank: int) -> Any:
     return unpickled(payload)
 
 
-logger = get_logger(__name__)
 """What every process would say alike."""
 
 CALL = "gather_for_metrics"

@@ -39,6 +39,8 @@ __all__ = [
     "scores_as_yaml",
 ]
 
+logger = get_logger(__name__)
+
 FOLDER = "checkpoints"
 """The folder in ``default_root_dir``, or in a logger's ``log_dir``, that checkpoints are written to."""
 
@@ -115,8 +117,6 @@ def _logger_folders(loggers: Iterable[Any]) -> Iterator[str]:
 def _versions(top: str) -> list[str]:
     return [os.path.join(top, name) for name in sorted(store_of(top).names()) if VERSION.fullmatch(name)]
 
-
-logger = get_logger(__name__)
 
 DEFAULT = "{epoch}-{step}"
 

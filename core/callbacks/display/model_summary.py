@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Layer", "ModelSummary", "Summary", "number_of", "start_line", "summarize"]
 
+logger = logging.getLogger(__name__)
+
 
 @attrs.frozen(kw_only=True)
 class Layer:
@@ -174,9 +176,6 @@ def _count(parameter: Any) -> int:
 
 def _trainable(parameters: Iterator[nn.Parameter] | Sequence[nn.Parameter]) -> int:
     return sum(_count(parameter) for parameter in parameters if parameter.requires_grad)
-
-
-logger = logging.getLogger(__name__)
 
 
 class ModelSummary(Callback):

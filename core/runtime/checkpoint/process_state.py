@@ -38,6 +38,8 @@ __all__ = [
     "write_gradients",
 ]
 
+logger = logging.getLogger(__name__)
+
 
 def run_facts(plan: Plan) -> dict[str, Any]:
     """The checkpoint's reserved part ``"core"``: world size, names of backends, and versions of their packages."""
@@ -101,8 +103,6 @@ PATIENCE = 5.0
 
 Prepared = tuple[nn.Module, nn.Module]
 """The user's own module, and the same as the strategy set it up."""
-
-logger = logging.getLogger(__name__)
 
 
 @attrs.frozen

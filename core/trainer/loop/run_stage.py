@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate", "fit", "run_stage", "say_what_runs", "torch_settings"]
 
+logger = logging.getLogger(__name__)
+
 
 @contextmanager
 def torch_settings(settings: Settings) -> Iterator[None]:
@@ -273,9 +275,6 @@ def _of_loader(values: dict[str, float], number: int, logged: Iterable[Mapping[s
         return not of or number in of
 
     return {name: value for name, value in values.items() if is_own(name)}
-
-
-logger = logging.getLogger(__name__)
 
 
 def say_what_runs(context: RunContext) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchHooks", "BoundHooks", "Hooks", "ModuleHooks", "STEP_OUTPUT", "check_batch_hooks", "overridden"]
 
+logger = logging.getLogger(__name__)
+
 STEP_OUTPUT = Tensor | Mapping[str, Any] | None
 """What ``training_step`` returns: the type of ``outputs`` in the hooks after a step, for annotations of scripts."""
 
@@ -240,8 +242,6 @@ def overridden(owner: Any, base: type[Any], name: str) -> Callable[..., Any] | N
         return None
     return method
 
-
-logger = logging.getLogger(__name__)
 
 BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 """In the order in which they are called."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -39,8 +39,7 @@ from .step_module import StepModule
 
 __all__ = ["Comparison", "CompiledSteps", "check_compile", "compiled_steps"]
 
-if TYPE_CHECKING:
-    pass
+_logger = logging.getLogger(__name__)
 
 
 FIRST_CALL = 3
@@ -229,8 +228,6 @@ def _loss_in(output: Any) -> Tensor | None:
 def _shapes(batch: Any) -> list[Any]:
     return [leaf for _, leaf in leaves(map_tensors(lambda tensor: (tensor.shape, tensor.dtype), batch))]
 
-
-_logger = logging.getLogger(__name__)
 
 OPAQUE = ("log", "log_dict", "print", "all_gather")
 """Methods of a Module that Python runs within a compiled step: they act on the Trainer."""

@@ -21,6 +21,8 @@ from ..module.module import Module
 
 __all__ = ["Optimization", "Schedule", "Schedules", "needs_closure", "read_optimizers", "takes_closure"]
 
+logger = logging.getLogger(__name__)
+
 INTERVALS = ("epoch", "step")
 
 VALID = (
@@ -208,9 +210,6 @@ def _shown(given: Any) -> str:
     return text if len(text) <= 80 and "\n" not in text else f"an object of type {type(given).__name__}"
 
 
-logger = logging.getLogger(__name__)
-
-
 class Schedules:
     """Steps the schedulers of a fit.
 
@@ -226,8 +225,8 @@ class Schedules:
     ) -> None:
         self._metric_log, self._strategy = metric_log, strategy
         self._step: Callable[[Any, Any], None] = overridden(module, Module, "lr_scheduler_step") or step_scheduler
-        self._plain: dict[str, list[Schedule]] = {"epoch": [], "step": []}
-        self._monitoring: dict[str, list[Schedule]] = {"epoch": [], "step": []}
+        self._plain: dict[str, list[Schedule]] = {interval: [] for interval in INTERVALS}
+        self._monitoring: dict[str, list[Schedule]] = {interval: [] for interval in INTERVALS}
         for schedule in schedules:
             (self._monitoring if schedule.reduce_on_plateau else self._plain)[schedule.interval].append(schedule)
 

@@ -25,6 +25,8 @@ from .optimizer_controls import Controls
 
 __all__ = ["STEP_HOOKS", "compose_step", "manual_step", "step_without_optimizer"]
 
+logger = logging.getLogger(__name__)
+
 STEP_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 """The hooks within a training step."""
 
@@ -212,9 +214,6 @@ def _check_backward(strategy: Strategy) -> None:
             f"module: overrides 'backward', but strategy={strategy.name!r} with precision={precision.name!r} computes "
             "gradients by itself. Remove it, or use another strategy, such as 'ddp'."
         )
-
-
-logger = logging.getLogger(__name__)
 
 
 def manual_step(model: nn.Module, module: Module, controls: Controls, outputs: list[Any]) -> TrainingStep:
