@@ -219,7 +219,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypa
         save(tmp_path / "c")
         return manifest
 
-    with pytest.raises(CheckpointError, match=rf"checkpoint {tmp_path}/c was replaced .* name of its own"):
+    with pytest.raises(CheckpointError, match=rf"checkpoint {tmp_path}/c was replaced .* under a different name"):
         store_module.read_undisturbed(tmp_path / "c", read_slowly)
 
 
