@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 from torch.utils.data import DataLoader
 
 from ..errors import CheckpointError, ConfigurationError, quoted
+from ..hints.raw_messages import add_remedy
 from ..random import get_host_rng_state
 from ..utilities.torch_private import DataLoaderIterator, num_yielded
 from .active_passes import ActivePasses
@@ -24,7 +25,6 @@ from .seeds import PassSeeds, seeded
 from .shards import Real, Share
 from .streams import watched
 from .transfer import Transfer
-from .workers import note_full_memory
 
 __all__ = ["PreparedLoader"]
 
@@ -388,8 +388,8 @@ class _Pass:
                 yield batch
             self._compares()
             self.is_finished = True
-        except RuntimeError as error:
-            note_full_memory(error)
+        except Exception as error:
+            add_remedy(error)
             raise
         finally:
             self._end()
@@ -437,8 +437,8 @@ class _Pass:
         except StopIteration:
             self._has_ended = True
             return False
-        except RuntimeError as error:
-            note_full_memory(error)
+        except Exception as error:
+            add_remedy(error)
             raise
         real: Real | None = None
         is_last: bool | None = None

@@ -6,7 +6,6 @@ import atexit
 import errno
 import multiprocessing
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -16,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 from weakref import WeakSet, ref
 
+from ..hints.raw_messages import SHARED_MEMORY_IS_FULL, add_remedy
 from ..utilities.torch_private import (
     clear_kept_iterator,
     end_workers,
@@ -29,7 +29,6 @@ __all__ = [
     "Handled",
     "Workers",
     "handled_signals",
-    "note_full_memory",
 ]
 
 
@@ -88,8 +87,11 @@ class Workers:
         try:
             with _own_server() if start_method == "forkserver" and numbers else nullcontext():
                 yield
-        except OSError as error:
-            note_full_memory(error, is_starting=True)
+        except Exception as error:
+            # All that needs space while workers start are the semaphores of their queues, in shared memory.
+            if getattr(error, "errno", None) == errno.ENOSPC:
+                error.add_note(SHARED_MEMORY_IS_FULL)
+            add_remedy(error)
             raise
         finally:
             _set_mask(signal.SIG_SETMASK, mask)
@@ -139,24 +141,6 @@ class Workers:
 
     def __reduce__(self) -> tuple[type[Workers], tuple[()]]:
         return Workers, ()
-
-
-_MEMORY_IS_FULL = re.compile("allocate shared memory|out of shared memory")
-"""What torch says in the worker, and in the process whose worker was killed."""
-
-
-def note_full_memory(error: Exception, *, is_starting: bool = False) -> None:
-    """Add a note to an error of a full shared memory that says what to do.
-
-    Args:
-        error: Any that was raised while a loader was read.
-        is_starting: Whether it was starting workers: all that then needs space are the semaphores of their queues.
-    """
-    if _MEMORY_IS_FULL.search(str(error)) or (is_starting and getattr(error, "errno", None) == errno.ENOSPC):
-        error.add_note(
-            "Shared memory (/dev/shm) is full: workers of a loader pass their batches through it. Enlarge it (docker "
-            "run --shm-size=8g), use fewer workers or smaller batches, or set num_workers=0."
-        )
 
 
 class _WorkerStart:

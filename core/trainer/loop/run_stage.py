@@ -8,16 +8,19 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...callbacks.checkpoint.paths import run_folder
 from ...callbacks.display.model_summary import ModelSummary, start_line
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, CoreError
+from ...hints.raw_messages import add_remedy
 from ...precisions.gradients import LossError
 from ...profilers import PassThroughProfiler
 from ...runtime import Runtime
+from ...runtime.process_control import describe_leaves
 from ...strategies.launchers.exit_codes import EndedBySignal
 from ...strategies.parallel import ProcessGroupStrategy
 from ..checkpoint.finished_fit import FinishedFit, Results
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["evaluate", "fit", "run_stage", "say_what_runs", "torch_settings"]
 
 logger = logging.getLogger(__name__)
+MOST_PARTS = 6
+"""The number of a batch's parts that an error describes."""
 
 
 @contextmanager
@@ -228,6 +233,23 @@ def _explain(error: BaseException, module: Module) -> None:
             "init_process_group: the strategy has made the default process group when the run began. Remove the "
             "call, or make it before the Trainer is created: the strategy uses a group that is there."
         ) from error
+    if not isinstance(error, CoreError):
+        _add_notes(error)
+
+
+def _add_notes(error: BaseException) -> None:
+    """Add to an error of a step what the step was called with, and what to do about it if that is known.
+
+    The traceback has the batch: a loop that noted each one would take time, and a ``try`` around the step would keep
+    torch.compile from compiling a step with a graph break.
+    """
+    for frame, _ in walk_tb(error.__traceback__):
+        if frame.f_code is StepModule.forward.__code__:
+            called, batch, batch_idx = (frame.f_locals[name] for name in ("self", "batch", "batch_idx"))
+            parts = [f"{place}: {fact}" for place, fact in describe_leaves(batch, "batch")]
+            more = ["…"] * (len(parts) > MOST_PARTS)
+            error.add_note(f"{called.name} got batch_idx={batch_idx}, {', '.join([*parts[:MOST_PARTS], *more])}.")
+            add_remedy(error)
 
 
 def _save_for_signal(trainer: Trainer) -> str:
