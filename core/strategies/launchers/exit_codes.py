@@ -57,7 +57,11 @@ def agreed_exit_code() -> int | None:
 
 
 class _Exit:
-    """What ``sys.exit`` was called with: neither an exception hook nor a handler at exit is told."""
+    """What ``sys.exit`` was called with.
+
+    There is no other way to learn it in a process that the user has started. Python handles SystemExit before it calls
+    ``sys.excepthook``, and has dropped the exception when handlers at exit run. Only a launcher sees exit codes.
+    """
 
     status: Any = None
     place = ""

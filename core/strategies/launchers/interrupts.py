@@ -21,13 +21,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...errors import LaunchError
+from ..time_limits import ORPHAN_SECONDS, PARENT_POLL_SECONDS, SAME_SIGNAL_SECONDS
 from .cause import print_error
 from .exit_codes import exit_status
 
 __all__ = [
     "IMPORTING",
     "LIFELINE",
-    "SAME_SECONDS",
     "attach_lifeline",
     "blocks_interrupts",
     "end_with_launcher",
@@ -83,9 +83,6 @@ def blocks_interrupts(process: int) -> bool:
     return False
 
 
-SAME_SECONDS = 0.5
-"""Within this time, a signal is the same one: a terminal sends it to a whole group, whose launcher forwards it."""
-
 _SIGNALS = [signal.Signals[name] for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
 
 
@@ -106,7 +103,7 @@ def forwarding(processes: Callable[[], Iterable[int | None]]) -> Iterator[None]:
 
     def forward(number: int, frame: Any) -> None:
         before, last[number] = last.get(number), time.monotonic()
-        if before is not None and last[number] - before < SAME_SECONDS:
+        if before is not None and last[number] - before < SAME_SIGNAL_SECONDS:
             return
         running = [process for process in processes() if process is not None]
         if number == signal.SIGINT and any(map(blocks_interrupts, running)):
@@ -148,9 +145,6 @@ def _end_as(error: LaunchError, received: Iterable[int]) -> None:
 
 LIFELINE = "CORE_LIFELINE"
 """The environment variable with the process ID of the launcher."""
-
-_POLL_SECONDS = 0.5
-_GRACE_SECONDS = 5.0
 
 
 def attach_lifeline(environ: MutableMapping[str, str]) -> bool:
@@ -215,9 +209,8 @@ def watch_parent(parent: int, own_name: str = "", parents_name: str = "") -> Non
 
 def _watch(parent: int, own: str, named: str) -> None:
     while os.getppid() == parent:
-        time.sleep(_POLL_SECONDS)
+        time.sleep(PARENT_POLL_SECONDS)
     logger.error("%s ends because %s, which started it, has ended", own, named)
     os.kill(os.getpid(), signal.SIGTERM)
-    # A signal handler that only sets a flag does not interrupt a collective.
-    time.sleep(_GRACE_SECONDS)
+    time.sleep(ORPHAN_SECONDS)
     os._exit(1)
