@@ -263,7 +263,7 @@ class ShardedSampler(Sampler[Any]):
 
 
 def check_split(batch_size: int | None, is_batches: bool, shards: int) -> None:
-    """Refuse to split batches that cannot be.
+    """Reject batches that cannot be split.
 
     Raises:
         ConfigurationError: The loader makes no batches, or their size is not divisible by the number of processes.

@@ -86,7 +86,7 @@ def has_env_variables(environ: Mapping[str, str]) -> bool:
 
 
 def check_size(asked: str, environ: Mapping[str, str]) -> None:
-    """Refuse ``WORLD_SIZE``, which may be left over, where another launcher has started another number of processes.
+    """Reject ``WORLD_SIZE``, which may be left over, where another launcher has started another number of processes.
 
     Args:
         asked: The name of the environment that would use it.

@@ -58,7 +58,7 @@ def assemble(plan: Plan) -> Strategy:
 
 
 def _check_methods(strategy: Strategy) -> None:
-    """Refuse a strategy whose class defines a method of Lightning's strategies that nothing calls here.
+    """Reject a strategy whose class defines a method of Lightning's strategies that nothing calls here.
 
     Raises:
         ConfigurationError: There is one.

@@ -70,7 +70,7 @@ def register_communication_hook(
         ConfigurationError: The hook does not take one of the options, or not its value.
     """
     if not isinstance(hook, str):
-        module.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # torch refuses other annotations
+        module.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # torch rejects other annotations
     elif hook in _SENT_AS:
         module.register_comm_hook(_SENT_AS[hook], _mean)
     else:
@@ -82,7 +82,7 @@ _SENT_AS = {"allreduce": None, "bf16_compress": torch.bfloat16, "fp16_compress":
 
 
 def _mean(dtype: torch.dtype | None, bucket: GradBucket) -> Future[Tensor]:
-    # Not torch's own hooks: it refuses that of bfloat16 except with certain vendors' collectives.
+    # Not torch's own hooks: it rejects that of bfloat16 except with certain vendors' collectives.
     gradients = bucket.buffer()
     sent = gradients.to(dtype or gradients.dtype).div_(dist.get_world_size())
 

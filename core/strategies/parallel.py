@@ -195,7 +195,7 @@ class ParallelStrategy(Strategy):
             self._compares = before
 
     def _check_alike(self, call: str, tensor: Tensor) -> None:
-        """Refuse tensors that differ in shape or dtype: the collective itself would hang, abort or mix up bytes."""
+        """Reject tensors that differ in shape or dtype: the collective itself would hang, abort or mix up bytes."""
         if self._compares and (given := self.differing(call, describe_tensor(tensor))) is not None:
             raise ConfigurationError(
                 f"tensor: shapes or dtypes differ between processes: {by_rank(given)}. Pass tensors of the same shape "

@@ -214,7 +214,7 @@ def apply_plan(module: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
 
 
 def _check_shards(given: str, layer: str, part: nn.Module) -> None:
-    """Refuse shards of different sizes, from which the layer after this one, or a view of its output, cannot go on."""
+    """Reject shards of different sizes, from which the layer after this one, or a view of its output, cannot go on."""
     for name, parameter in part.named_parameters(recurse=False):
         tensor: object = parameter
         if not isinstance(tensor, DTensor):

@@ -76,7 +76,7 @@ class Whereabouts:
 
     rank: int
     is_waiting: bool
-    """Whether it waits for other processes, as far as its stack tells."""
+    """Whether it waits for other processes, as far as its stack shows."""
     place: str
     """The innermost line of the user's code, and what is called there."""
     stack: str
@@ -238,7 +238,7 @@ class Stacks:
         return Whereabouts.of_main_thread(self._rank, self.note(), begun, self._is_idle, with_stack)
 
     def _note_idle(self) -> None:
-        """Note whether the main thread has computed since the last look; where the system does not tell, it waits."""
+        """Note whether the main thread has computed since the last look; if the system does not report it, it waits."""
         clock = getattr(time, "pthread_getcpuclockid", None)
         seconds = 0.0 if clock is None else time.clock_gettime(clock(threading.main_thread().ident))
         self._is_idle, self._cpu_seconds = seconds - self._cpu_seconds < IDLE * QUESTION_POLL_SECONDS, seconds

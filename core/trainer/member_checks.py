@@ -28,7 +28,7 @@ METHODS = (
     *("configure_optimizers", "configure_model", "configure_callbacks", "configure_gradient_clipping"),
     *("optimizer_step", "optimizer_zero_grad", "lr_scheduler_step", "transfer_batch_to_device", "load_state_dict"),
 )
-"""What the Trainer calls besides the ``on_…``, of which all that are unknown are refused."""
+"""What the Trainer calls besides the ``on_…``, of which all that are unknown are rejected."""
 SETTINGS = ("automatic_optimization", "example_input_array", "strict_loading", "prepare_data_per_node")
 """Attributes that the Trainer reads."""
 OTHER_WORDS = {"val": "validation", "valid": "validation", "training": "train", "begin": "start"}

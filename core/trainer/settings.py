@@ -258,7 +258,7 @@ class Settings:
 
 
 def check_supported(settings: Settings, strategy: Strategy) -> None:
-    """Refuse what the strategy cannot do, before processes start."""
+    """Reject what the strategy cannot do, before processes start."""
     if settings.gradient_clip_val is not None:
         strategy.check_clip_algorithm(settings.gradient_clip_algorithm, "gradient_clip_algorithm")
     if settings.compile:

@@ -115,7 +115,7 @@ def non_persistent_buffers(module: nn.Module) -> set[str]:
 
 
 def check_input_dim(layer: Any, inputs: Tensor) -> None:
-    """Refuse inputs that do not have the number of dimensions of this batch norm layer, as torch does."""
+    """Reject inputs that do not have the number of dimensions of this batch norm layer, as torch does."""
     layer._check_input_dim(inputs)
 
 

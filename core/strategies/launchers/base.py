@@ -76,7 +76,7 @@ def describe_exit(code: int) -> str:
 
 
 def advice_on(code: int) -> str:
-    """What to do about an exit code of a process that told no reason; begins with a space, or is empty."""
+    """What to do about an exit code of a process that gave no reason; begins with a space, or is empty."""
     if code == -9:
         return (
             " If you did not do that, the system did, because memory was exhausted ('dmesg' says so): use a smaller "

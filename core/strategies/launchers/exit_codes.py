@@ -139,7 +139,7 @@ def explanation(error: BaseException) -> str | None:
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Whether ``error`` is only the consequence of another process's failure, as far as can be told."""
+    """Whether ``error`` is only the consequence of another process's failure, as far as is known."""
     if explanation(error) is not None:
         return False
     if isinstance(error, LaunchError):

@@ -1,12 +1,12 @@
 """What ends started processes from outside: Ctrl-C and other signals, and the end of the process that started them.
 
-While they import the script, Ctrl-C ends them in silence, and the process that started them says so: Python would show
+While they import the script, Ctrl-C ends them silently, and the process that started them says so: Python would show
 the traceback of an import in each. So they start with SIGINT blocked, and core unblocks it when the script has imported
 it. Until then, the process that started them ends them by SIGTERM.
 
-Where the system has real-time signals, such a process also blocks SIGRTMAX, which nothing sends. This tells it from one
-that blocks SIGINT for a moment: the system does so while a handler of SIGINT runs, and the C library blocks all signals
-while it starts a thread.
+Where the system has real-time signals, such a process also blocks SIGRTMAX, which nothing sends. This distinguishes it
+from one that blocks SIGINT for a moment: the system does so while a handler of SIGINT runs, and the C library blocks
+all signals while it starts a thread.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def attach_lifeline(environ: MutableMapping[str, str]) -> bool:
 
     The variable is removed from ``environ``. It only has an effect in the process that it is meant for: a program
     that this process starts inherits the variable, but has another parent. If the launcher has already ended, the two
-    cannot be told apart, and both end. Calling this again has no effect.
+    cannot be distinguished, and both end. Calling this again has no effect.
 
     Returns:
         Whether this process is now tied to its parent.

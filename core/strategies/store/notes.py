@@ -290,7 +290,7 @@ def _machine() -> str:
 
 
 def _start_of(process: int) -> str:
-    """When a process was started, which tells it from a later one with its ID; empty if it has ended."""
+    """When a process was started, which distinguishes it from a later one with its ID; empty if it has ended."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             # See proc(5): the name in parentheses may hold any character; behind it, the start is the 20th field.

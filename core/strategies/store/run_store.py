@@ -254,7 +254,7 @@ class Patience:
 
 
 def address_of(store: Store) -> str:
-    """Where ``store`` is served, as in ``" at 127.0.0.1:29500"``; empty if it does not tell."""
+    """Where ``store`` is served, as in ``" at 127.0.0.1:29500"``; empty if it has none."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     host, port = getattr(store, "host", None), getattr(store, "port", None)

@@ -291,7 +291,7 @@ class Reloading:
 
 
 def check_reloading(every: int, source: DataSource) -> None:
-    """Refuse ``reload_dataloaders_every_n_epochs`` where there is nothing to call again.
+    """Reject ``reload_dataloaders_every_n_epochs`` where there is nothing to call again.
 
     Raises:
         ConfigurationError: All loaders were passed to ``fit``.

@@ -389,7 +389,7 @@ class Signals:
         self._number, self.is_due, self._is_acting = self._number + 1, False, False
 
     def _start_again(self) -> None:
-        """Ask the scheduler; if it refuses, the run ends all the same, with its checkpoint."""
+        """Ask the scheduler; if it does not accept, the run ends all the same, with its checkpoint."""
         try:
             asked = subprocess.run(self._requeue, capture_output=True, text=True, timeout=REQUEUE_SECONDS, check=False)
             said = "" if asked.returncode == 0 else asked.stderr.strip() or f"exit code {asked.returncode}"

@@ -191,7 +191,7 @@ class StageMetrics:
         return kind(on_step, on_epoch, prog_bar, logger is not False, _reduction(name, reduce_fx), sync_dist, options)
 
     def _check_distinct(self, name: str, metric: Metric) -> None:
-        """Refuse two names of which one is published under the other's: ``a`` by step and by epoch, and ``a_step``."""
+        """Reject two names of which one is published under the other's: ``a`` by step and by epoch, and ``a_step``."""
         own = metric.published_names(name)
         for (other, _), before in self._metrics.items():
             if other != name and (shared := own & before.published_names(other)):
