@@ -65,6 +65,8 @@ REQUEST_SECONDS = 5.0
 """The limit of a request of a thread, and so how long :meth:`Stacks.stop` waits for that thread."""
 END_REQUEST_SECONDS = 2.0
 """The limit of a request of a process that fails or ends: the store may be gone, and no one waits for the answer."""
+STRANGER_SECONDS = 9.0
+"""How long what listens at the address of torchrun's rendezvous has for its answer: it may be another program."""
 LOST_LINK_SECONDS = 30
 """How long the machine with torchrun's rendezvous may be silent; the operating system would wait for 15 minutes."""
 LINK_SCAN_SECONDS = 5.0

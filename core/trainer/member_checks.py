@@ -57,12 +57,8 @@ def check_names(argument: str, given: Any, base: type[Any], own: Mapping[str, An
         if name in called or not callable(value):
             continue
         hook = _hook_meant(name)
-        if hook is not None and getattr(kind, hook, None) is getattr(base, hook, None) is not None:
-            raise ConfigurationError(
-                f"{argument}: {kind.__name__} defines {name!r}, which is never called. Did you mean {hook!r}? "
-                "If not, give it another name."
-            )
-        if meant := difflib.get_close_matches(name, methods, n=1, cutoff=CLOSE):
+        is_hook = hook is not None and getattr(kind, hook, None) is getattr(base, hook, None) is not None
+        if meant := [hook] if is_hook else difflib.get_close_matches(name, methods, n=1, cutoff=CLOSE):
             raise ConfigurationError(
                 f"{argument}: {kind.__name__} defines {name!r}, which is never called. Did you mean {meant[0]!r}? If "
                 "not, give it another name."

@@ -249,10 +249,7 @@ class Signals:
     def _watch(self) -> None:
         try:
             while not self._done.is_set():
-                select.select([self._pipe[0]], [], [], SIGNAL_POLL_SECONDS)
-                with suppress(BlockingIOError):
-                    for number in os.read(self._pipe[0], 64):
-                        self._note(number)
+                self._wait()
                 if self._received and self._board is None and not self.is_due:
                     self._signal = self._first()
                     self._received.remove(self._signal)
@@ -266,18 +263,22 @@ class Signals:
             logger.debug("rank %s looks for its own signals only: %s", self._rank, error)
             self._end_alone()
 
+    def _wait(self) -> None:
+        """Wait for signals for a while, and note them."""
+        select.select([self._pipe[0]], [], [], SIGNAL_POLL_SECONDS)
+        with suppress(BlockingIOError):
+            for number in os.read(self._pipe[0], 64):
+                self._note(number)
+
     def _end_alone(self) -> None:
         """After another process has ended, end this one if it is told to and its main thread does not fail by itself.
 
         The main thread may wait where it does not notice, as for input.
         """
         while self._is_acting or not any(self._actions[number] != "save" for number in self._last):
-            select.select([self._pipe[0]], [], [], SIGNAL_POLL_SECONDS)
+            self._wait()
             if self._done.is_set():
                 return
-            with suppress(BlockingIOError):
-                for number in os.read(self._pipe[0], 64):
-                    self._note(number)
         if not self._done.wait(ALONE_SECONDS):
             number = next(number for number in self._last if self._actions[number] != "save")
             name = signal.Signals(number).name

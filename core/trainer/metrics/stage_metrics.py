@@ -157,14 +157,9 @@ class StageMetrics:
         for option, given in {**flags, "logger": logger, "on_step": on_step, "on_epoch": on_epoch}.items():
             if not isinstance(given, bool) and not (given is None and option not in flags):
                 raise WrongTypeError(f"log({name!r}, {option}={given!r}): must be True or False.")
-        if moment == END and on_step:
-            raise ConfigurationError(
-                f"log({name!r}, on_step=True): the epoch has no further step. Leave out on_step, or log it in a step."
-            )
-        if moment == START and on_step:
-            raise ConfigurationError(
-                f"log({name!r}, on_step=True): no step is running. Leave out on_step, or log it in a step."
-            )
+        if moment != STEP and on_step:
+            why = "the epoch has no further step" if moment == END else "no step is running"
+            raise ConfigurationError(f"log({name!r}, on_step=True): {why}. Leave out on_step, or log it in a step.")
         if moment != STEP and on_epoch is False:
             raise ConfigurationError(
                 f"log({name!r}, on_epoch=False): what is logged before or after the steps of an epoch is a value of "
