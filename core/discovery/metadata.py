@@ -125,10 +125,6 @@ def unmet_needs(distribution: str) -> list[str]:
 def check_needs(subject: str, distribution: str) -> None:
     """Reject a backend whose distribution needs what is not installed.
 
-    Args:
-        subject: The backend, for the message.
-        distribution: The distribution that it comes from.
-
     Raises:
         BackendError: Something is missing; the message has the line that installs it.
     """

@@ -78,11 +78,6 @@ def _check_methods(strategy: Strategy) -> None:
 def construct(spec: BackendSpec, cls: type[Any], **more: Any) -> Any:
     """Create an instance of ``cls`` with the spec's arguments, and name it after the spec.
 
-    Args:
-        spec: The backend's description.
-        cls: Its imported target.
-        **more: Further constructor arguments.
-
     Raises:
         CoreError: The class rejects its arguments.
         BackendError: The class raises anything else.

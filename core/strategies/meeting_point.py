@@ -100,13 +100,6 @@ def meet(
 def meet_to_join(store: Store, rank: int, world_size: int, limit: timedelta, check: Callable[[], None] | None) -> None:
     """Wait until every rank joins the process group of a run.
 
-    Args:
-        store: Of the run.
-        rank: Of this process.
-        world_size: The number of processes.
-        limit: How long it waits.
-        check: Called while waiting.
-
     Raises:
         LaunchError: Some have not within ``limit``, have ended their script, or have called another method of a
             Trainer; or the store was lost; or from ``check``.
@@ -153,11 +146,7 @@ def _not_called(store: Store, place: str, world_size: int) -> str:
 
 
 class _Ended:
-    """Whether a process has ended its script that is to join a run.
-
-    Args:
-        store: Of the run.
-    """
+    """Whether a process has ended its script that is to join a run."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._next = store, 0.0

@@ -280,11 +280,6 @@ def _kind(callback: Callback) -> type[Any]:
 def check_hooks(argument: str, given: Any, base: type[Any]) -> None:
     """Reject hooks that cannot be called, those of other libraries, and each ``on_…`` that ``base`` lacks.
 
-    Args:
-        argument: What the user passed ``given`` as.
-        given: A module, a callback or a DataModule.
-        base: The class that declares the hooks.
-
     Raises:
         ConfigurationError: It defines such a hook.
     """

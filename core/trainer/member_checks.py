@@ -152,11 +152,6 @@ _OTHERS = (
 def check_signatures(argument: str, given: Any, base: type[Any]) -> None:
     """Check that each hook that ``given`` overrides takes the arguments of the one in ``base``.
 
-    Args:
-        argument: What the user passed ``given`` as.
-        given: A module, a callback or a DataModule.
-        base: The class that declares the hooks.
-
     Raises:
         ConfigurationError: A hook cannot be called.
     """

@@ -184,10 +184,6 @@ class FixedBuckets(DistributedDataParallel):
     By default, DistributedDataParallel starts with one layout and changes it after the first step to the order in
     which gradients became ready. Sums over three or more processes, and communication hooks, depend on where in a
     bucket a gradient is, so the first step of a resumed run would differ in the last bits.
-
-    Args:
-        module: As in the base class.
-        **arguments: As in the base class.
     """
 
     def __init__(self, module: nn.Module, **arguments: Any) -> None:

@@ -148,12 +148,7 @@ def is_lost_peer(error: BaseException) -> bool:
 
 
 def print_interrupted(trace: TracebackType | None, who: str = "") -> None:
-    """Say in one line that this process ends by Ctrl-C, and where in the script it was.
-
-    Args:
-        trace: Of the KeyboardInterrupt.
-        who: Which process of the run it is.
-    """
+    """Say in one line that this process ends by Ctrl-C, and where in the script it was."""
     place = ""
     for frame, line in traceback.walk_tb(trace):
         if frame.f_globals.get("__name__") == "__main__":

@@ -117,7 +117,8 @@ class FunctionLauncher(Launcher):
                     # inherits one would wait for it forever.
                     _in_fresh_thread(lambda: self._fork(task))
                 else:
-                    self._spawn()
+                    for local_rank in range(self.num_processes):
+                        self._start(local_rank, None, None)
             if payload is not None:
                 self._send(payload)
             with forwarding(lambda: [worker.process.pid for worker in self._workers if worker.exit_code is None]):
@@ -131,10 +132,6 @@ class FunctionLauncher(Launcher):
         for worker in self._workers:
             worker.close()
         self._workers.clear()
-
-    def _spawn(self) -> None:
-        for local_rank in range(self.num_processes):
-            self._start(local_rank, None, None)
 
     def _fork(self, task: _Task) -> None:
         collects = gc.isenabled()

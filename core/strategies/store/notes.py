@@ -193,12 +193,7 @@ def lost_store(error: Exception) -> LaunchError:
 
 
 class Peers:
-    """The processes of a run. On Linux, those of one machine see each other; others go by the signs that they give.
-
-    Args:
-        store: Of the run.
-        rank: Of this process.
-    """
+    """The processes of a run. On Linux, those of one machine see each other; others go by the signs that they give."""
 
     def __init__(self, store: Store, rank: int) -> None:
         self._store, self._rank = store, rank
