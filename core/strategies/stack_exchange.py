@@ -30,9 +30,9 @@ from .store.notes import beat
 from .store.run_store import another_connection
 from .time_limits import (
     ANSWER_SECONDS,
+    ANSWERS_POLL_SECONDS,
     BEAT_SECONDS,
     COLLECTIVE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
     QUESTION_POLL_SECONDS,
     RAISES_SECONDS,
     REQUEST_SECONDS,
@@ -293,7 +293,7 @@ class Stacks:
                         left.remove(rank)
                 return not left or ended.is_set()
 
-            wait_until(is_over, ANSWER_SECONDS, LONGEST_PAUSE_SECONDS)
+            wait_until(is_over, ANSWER_SECONDS, ANSWERS_POLL_SECONDS)
         return [found[rank] for rank in sorted(found)]
 
     def report(self, what: str, own: Whereabouts | None = None) -> tuple[str, str]:

@@ -24,15 +24,16 @@ def wait_until(condition: Callable[[], T], seconds: float, pause: float = FIRST_
     Args:
         condition: What to wait for; called at least once. An exception in it ends the wait.
         seconds: The limit.
-        pause: The first pause between two calls; each is twice as long as the one before.
+        pause: The first pause between two calls; each is twice as long as the one before, up to
+            :data:`LONGEST_PAUSE_SECONDS`.
 
     Returns:
         What the last call returned.
     """
     deadline = time.monotonic() + seconds
-    while not (value := condition()) and time.monotonic() <= deadline:
+    while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        pause = max(pause, min(2 * pause, LONGEST_PAUSE_SECONDS))
     return value
 
 
@@ -85,6 +86,8 @@ SILENT_LOOKS = 12
 
 QUESTION_POLL_SECONDS = 1.0
 """How often a process looks whether another one asks where it is."""
+ANSWERS_POLL_SECONDS = 0.1
+"""How often the one that asks looks for the answers of all: each look is a request for each that is missing."""
 ANSWER_SECONDS = 4.0
 """How long the one that asks waits for the answers: some times :data:`QUESTION_POLL_SECONDS`."""
 COLLECTIVE_SECONDS = 3.0
