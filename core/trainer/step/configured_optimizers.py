@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -224,7 +225,7 @@ class Schedules:
         self, schedules: Sequence[Schedule], module: Module, metric_log: MetricLog, strategy: Strategy
     ) -> None:
         self._metric_log, self._strategy = metric_log, strategy
-        self._step = overridden(module, Module, "lr_scheduler_step") or module.lr_scheduler_step
+        self._step = overridden(module, Module, "lr_scheduler_step") or partial(Module.lr_scheduler_step, module)
         self._plain: dict[str, list[Schedule]] = {interval: [] for interval in INTERVALS}
         self._monitoring: dict[str, list[Schedule]] = {interval: [] for interval in INTERVALS}
         for schedule in schedules:
