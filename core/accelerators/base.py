@@ -163,7 +163,7 @@ class Accelerator(Renaming, ABC):
         """Return the indices for ``devices=count`` with ``auto_select_gpus=True``: devices that no other process uses.
 
         Raises:
-            DeviceError: There are fewer idle devices than ``count``, or the hardware cannot tell.
+            DeviceError: There are fewer idle devices than ``count``, or the hardware cannot say.
         """
         raise DeviceError(
             f"auto_select_gpus=True, devices={count}: accelerator {self.name!r} cannot tell which devices other "

@@ -46,9 +46,6 @@ class SharedClock:
 
     A collective in each step would slow the run down. So process 0 measures how long a step takes, and tells the others
     at which step to ask next: half of the remaining steps later.
-
-    Args:
-        seconds: The time.
     """
 
     def __init__(self, seconds: float) -> None:

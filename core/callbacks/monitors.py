@@ -41,10 +41,7 @@ class DeviceStatsMonitor(Callback):
         """
         if stage != "fit" or trainer.fast_dev_run:
             return
-        if not trainer.loggers:
-            raise ConfigurationError(
-                "DeviceStatsMonitor: the trainer has no logger. Set logger in Trainer, or remove the callback."
-            )
+        _check_loggers("DeviceStatsMonitor", trainer)
         if self.cpu_stats and trainer.strategy.root_device.type != "cpu":
             from ..accelerators import CPUAccelerator
 
@@ -114,10 +111,7 @@ class LearningRateMonitor(Callback):
         Raises:
             ConfigurationError: There is none.
         """
-        if not trainer.loggers and not trainer.fast_dev_run:
-            raise ConfigurationError(
-                "LearningRateMonitor: the trainer has no logger. Set logger in Trainer, or remove the callback."
-            )
+        _check_loggers("LearningRateMonitor", trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Log the rates of the next step, if its metrics are logged."""
@@ -238,10 +232,7 @@ class ThroughputMonitor(Callback):
             ConfigurationError: There is none.
         """
         self._meters, self._totals = {}, {}
-        if not trainer.loggers and not trainer.fast_dev_run:
-            raise ConfigurationError(
-                "ThroughputMonitor: the trainer has no logger. Set logger in Trainer, or remove the callback."
-            )
+        _check_loggers("ThroughputMonitor", trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Begin to measure."""
@@ -369,6 +360,13 @@ class _Meter:
         if flops_per_batch is not None:
             rates["flops"] = batches * flops_per_batch
         return rates
+
+
+def _check_loggers(callback: str, trainer: Trainer) -> None:
+    if not trainer.loggers and not trainer.fast_dev_run:
+        raise ConfigurationError(
+            f"{callback}: the trainer has no logger. Set logger in Trainer, or remove the callback."
+        )
 
 
 def _send_to_loggers(trainer: Trainer, values: dict[str, float], step: int) -> None:

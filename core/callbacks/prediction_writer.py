@@ -101,7 +101,7 @@ class BasePredictionWriter(Callback):
         """
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        """Refuse an interval whose method is not defined."""
+        """Reject an interval whose method is not defined."""
         needed = (("write_on_batch_end", self.interval.on_batch), ("write_on_epoch_end", self.interval.on_epoch))
         for method, is_used in needed:
             if stage == "predict" and is_used and getattr(type(self), method) is getattr(BasePredictionWriter, method):

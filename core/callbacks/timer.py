@@ -174,10 +174,6 @@ def _checked(stage: str) -> str:
 def read_duration(name: str, duration: Any) -> float | None:
     """The seconds of ``duration``; see :class:`Timer`.
 
-    Args:
-        name: The name of the argument.
-        duration: Its value.
-
     Raises:
         ConfigurationError: It is not a duration.
     """

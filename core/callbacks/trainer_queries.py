@@ -11,7 +11,6 @@ __all__ = [
     "has_validated_in_epoch",
     "is_long_enough",
     "is_training",
-    "validates",
     "validates_next",
     "validates_once_in_each_epoch",
 ]
@@ -27,21 +26,15 @@ def is_long_enough(trainer: Trainer) -> bool:
     return trainer.running_fit("is_long_enough").is_long_enough
 
 
-def validates(trainer: Trainer) -> bool:
-    """Whether the running ``fit`` has a validation."""
-    return trainer.enable_validation
-
-
 def validates_once_in_each_epoch(trainer: Trainer) -> bool:
     """Whether validation runs exactly once at the end of every epoch, or never."""
-    if not validates(trainer):
-        return True
-    return bool(trainer.check_val_every_n_epoch == 1 and trainer.val_check_interval == 1.0)
+    once = trainer.check_val_every_n_epoch == 1 and trainer.val_check_interval == 1.0
+    return once or not trainer.enable_validation
 
 
 def has_validated_in_epoch(trainer: Trainer, default: bool = False) -> bool:
     """Whether validation has run in this epoch; ``default`` where the fit has none."""
-    return trainer.progress.validated >= 0 if validates(trainer) else default
+    return trainer.progress.validated >= 0 if trainer.enable_validation else default
 
 
 def validates_next(trainer: Trainer) -> bool:

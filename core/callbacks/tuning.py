@@ -86,7 +86,6 @@ class _Rehearsal(Callback):
 
     def __init__(self) -> None:
         self.fits, self.is_whole = True, False
-        self.is_rehearsed = False
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Note whether one batch has all items."""

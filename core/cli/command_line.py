@@ -317,7 +317,7 @@ class CLI:
                 getattr(self, method)()
 
     def _check_methods(self) -> None:
-        """Refuse a method of a subclass that would never be called."""
+        """Reject a method of a subclass that would never be called."""
         valid = [f"{moment}_{stage}" for stage in STAGES for moment in ("before", "after")]
         valid.append("before_instantiate_classes")
         for name in dir(type(self)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,23 +17,24 @@ __all__ = [
     "batch_size_of",
     "concatenate",
     "drop_padding",
+    "first_dimensions",
     "slice_batch",
 ]
 
 
 def batch_size_of(batch: Any) -> int | None:
     """The size of the first dimension of the first tensor in ``batch``; ``None`` where no tensor has one."""
-    if isinstance(batch, Tensor):
-        return batch.shape[0] if batch.dim() else None
-    if isinstance(batch, Mapping):
-        parts = list(batch.values())
-    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        parts = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
-    elif isinstance(batch, list | tuple):
-        parts = list(batch)
-    else:
-        return None
-    return next((size for part in parts if (size := batch_size_of(part)) is not None), None)
+    return next(first_dimensions(batch), None)
+
+
+def first_dimensions(data: Any) -> Iterator[int]:
+    """The size of the first dimension of each tensor in ``data`` that has one."""
+    if isinstance(data, Tensor):
+        if data.dim():
+            yield data.shape[0]
+        return
+    for part in data if isinstance(data, list | tuple) else _parts(data):
+        yield from first_dimensions(part)
 
 
 def slice_batch(batch: Any, start: int, stop: int) -> Any:
@@ -86,7 +87,7 @@ def _parts(data: Any) -> list[Any]:
     if isinstance(data, Mapping):
         return list(data.values())
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        return [getattr(data, field.name) for field in dataclasses.fields(data)]
+        return [getattr(data, field.name, None) for field in dataclasses.fields(data)]
     return list(data) if isinstance(data, list | tuple) else []
 
 

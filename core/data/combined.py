@@ -70,12 +70,8 @@ class CombinedLoader:
                     yield batch, batch_idx, dataloader_idx
             return
         parts = [_Part(loader) for loader in self.flattened]
-        for batch_idx, batch in enumerate(_combine(parts, self.mode, self._structure)):
+        for batch_idx, batch in enumerate(_combine(parts, self.mode, self.iterables)):
             yield batch, batch_idx, 0
-
-    def _structure(self, batches: list[Any]) -> Any:
-        found = iter(batches)
-        return _map(lambda _: next(found), self.iterables, is_top=True)
 
     def __len__(self) -> int:
         return int(_total([len(loader) for loader in self.flattened], self.mode))
@@ -133,7 +129,8 @@ class _PreparedPart(_Part):
         return min(left, self._limit - self.loader.batches_taken)
 
 
-def _combine(parts: Sequence[_Part], mode: Mode, structure: Callable[[list[Any]], Any]) -> Iterator[Any]:
+def _combine(parts: Sequence[_Part], mode: Mode, iterables: Any) -> Iterator[Any]:
+    """The batches of ``parts``, each in the structure of ``iterables``, unless they come one after another."""
     if mode == "sequential":
         for part in parts:
             while not part.has_ended:
@@ -158,7 +155,12 @@ def _combine(parts: Sequence[_Part], mode: Mode, structure: Callable[[list[Any]]
                 continue
             part.again()
             taken[number] = part.take()
-        yield structure([batch for batch, _ in taken])
+        yield _filled(iterables, (batch for batch, _ in taken))
+
+
+def _filled(iterables: Any, batches: Iterator[Any]) -> Any:
+    """``batches`` in the structure of ``iterables``."""
+    return _map(lambda _: next(batches), iterables, is_top=True)
 
 
 class PreparedCombined:
@@ -200,16 +202,12 @@ class PreparedCombined:
     def __iter__(self) -> Iterator[Any]:
         self._set_up()
         self._pending = None
-        return self._counted(_combine(self._parts, self.mode, self._structure))
+        return self._counted(_combine(self._parts, self.mode, self.iterables))
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             self._taken += 1
             yield batch
-
-    def _structure(self, batches: list[Any]) -> Any:
-        found = iter(batches)
-        return _map(lambda _: next(found), self.iterables, is_top=True)
 
     def __len__(self) -> int:
         limited = [min(len(loader), limit) for loader, limit in zip(self.flattened, self.limits, strict=True)]

@@ -64,9 +64,6 @@ class Epochs:
     """Tells the parts of a loader which pass comes next.
 
     A part whose epoch the user sets, as ``sampler.set_epoch(epoch)`` does, is left to the user.
-
-    Args:
-        loader: The user's own.
     """
 
     def __init__(self, loader: Any) -> None:

@@ -55,7 +55,7 @@ REMEDY = (
 
 
 def facts_of_items(items: Sequence[Any]) -> list[int]:
-    """Numbers that tell these items of a stream from others.
+    """Numbers that distinguish these items of a stream from others.
 
     One number for each part of an item, such as its label; positive where the items differ in it.
     """
@@ -75,7 +75,7 @@ def facts_of_indices(indices: Sequence[Any]) -> list[int]:
 
 
 def _plain(leaf: Any) -> Any:
-    """Plain values that tell ``leaf`` from another; ``None`` where it is not known how."""
+    """Plain values that distinguish ``leaf`` from another; ``None`` where it is not known how."""
     if isinstance(leaf, bool | int | float):
         return leaf
     if isinstance(leaf, str | bytes):
@@ -204,7 +204,7 @@ def _held(data: Any, depth: int) -> Iterator[Any]:
 
 
 def data_set_facts(loader: Any) -> list[int]:
-    """What tells the map-style data set of ``loader`` from another: its length, and which items a ``Subset`` has."""
+    """What distinguishes the map-style data set of ``loader`` from others: its length, and the items of a Subset."""
     dataset: Any = getattr(loader, "dataset", None)
     try:
         facts = [-1 if isinstance(dataset, IterableDataset) else len(dataset)]
@@ -234,7 +234,7 @@ def _is_of_arrow(dataset: Any) -> bool:
 
 
 def refuse_other_data(loader: Any, facts: list[int], first: list[int], rank: int) -> None:
-    """Refuse a map-style data set that is another than rank 0's: see :func:`data_set_facts`.
+    """Reject a map-style data set that is another than rank 0's: see :func:`data_set_facts`.
 
     Raises:
         ConfigurationError: It is.

@@ -117,7 +117,7 @@ class Reading:
         return None
 
     def facts(self) -> list[int]:
-        """What tells the data that the pass began with from other data; all processes are to read the same."""
+        """What distinguishes the data that the pass began with from other data; all processes are to read the same."""
         return []
 
     def keep_indices(self) -> None:
@@ -411,7 +411,7 @@ def clone_loader(loader: DataLoader[Any], **attributes: Any) -> DataLoader[Any]:
     clone = copy.copy(loader)
     clear_kept_iterator(clone)
     for name, value in attributes.items():
-        # DataLoader refuses to have its sampler or data set changed; this copy has not been iterated yet.
+        # A DataLoader does not let its sampler or data set be changed; this copy has not been iterated yet.
         object.__setattr__(clone, name, value)
     return clone
 

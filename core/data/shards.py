@@ -63,6 +63,14 @@ class Share:
             return [size // self.shards + (shard < size % self.shards) for shard in range(self.shards)]
         return [min(max(size - shard * batch_size, 0), batch_size) for shard in range(self.shards)]
 
+    def steps(self, total: int, units: int, batch_size: int | None, drop_last: bool) -> int:
+        """How many batches this process has of ``total`` items, ``units`` of which are a complete global batch."""
+        complete, rest = divmod(total, units)
+        if batch_size is None:
+            return complete + int(rest > 0 and (self.even or self.shard < rest))
+        kept = self.kept(rest, batch_size, drop_last)
+        return complete + int(self.counts(kept, batch_size)[self.shard] > 0)
+
     def part(self, counts: Sequence[int], items: Sequence[T], fill: Sequence[T]) -> list[T]:
         """This process's part of ``items``, padded with those of ``fill``."""
         start = sum(counts[: self.shard])
@@ -163,12 +171,8 @@ class ShardedSampler(Sampler[Any]):
         Raises:
             TypeError: ``source`` has no length.
         """
-        complete, rest = divmod(max(len(self.sampler) - offset, 0), self.units)  # type: ignore[arg-type]
-        share = self.share
-        if self.batch_size is None:
-            return complete + int(rest > 0 and (share.even or share.shard < rest))
-        kept = share.kept(rest, self.batch_size, self.drop_last)
-        return complete + int(share.counts(kept, self.batch_size)[share.shard] > 0)
+        left = max(len(self.sampler) - offset, 0)  # type: ignore[arg-type]
+        return self.share.steps(left, self.units, self.batch_size, self.drop_last)
 
     # -- a pass --------------------------------------------------------------------------------------------------
 
@@ -263,7 +267,7 @@ class ShardedSampler(Sampler[Any]):
 
 
 def check_split(batch_size: int | None, is_batches: bool, shards: int) -> None:
-    """Refuse to split batches that cannot be.
+    """Reject batches that cannot be split.
 
     Raises:
         ConfigurationError: The loader makes no batches, or their size is not divisible by the number of processes.

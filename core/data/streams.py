@@ -93,16 +93,10 @@ class ShardedStream(IterableDataset[Any]):
 
 def stream_steps(total: int, batch_size: int | None, drop_last: bool, share: Share, workers: int) -> int:
     """How many batches a process has of a stream of ``total`` items that its workers divide evenly among them."""
-    steps = 0
-    for worker in range(max(workers, 1)):
-        items = -(-(total - worker) // max(workers, 1))
-        complete, rest = divmod(items, share.shards if batch_size is None else share.global_size(batch_size))
-        if batch_size is None:
-            has_rest = rest > 0 and (share.even or share.shard < rest)
-        else:
-            has_rest = share.counts(share.kept(rest, batch_size, drop_last), batch_size)[share.shard] > 0
-        steps += complete + has_rest
-    return steps
+    units = share.shards if batch_size is None else share.global_size(batch_size)
+    workers = max(workers, 1)
+    of_workers = (-(-(total - worker) // workers) for worker in range(workers))
+    return sum(share.steps(items, units, batch_size, drop_last) for items in of_workers)
 
 
 class _Marked:

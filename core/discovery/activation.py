@@ -255,11 +255,11 @@ def _compare(
 
 
 _refused: dict[str, str] = {}
-"""By target or module, why it was refused: a module runs once in a process, and is refused each time after that."""
+"""By target or module, why it was rejected: a module runs once in a process, and is rejected each time after that."""
 
 
 def load_watched(spec: BackendSpec, origin: str) -> type[Any]:
-    """Like :func:`core.discovery.loading.load`, and refuses a target whose import changes this process.
+    """Like :func:`core.discovery.loading.load`, and rejects a target whose import changes this process.
 
     Raises:
         BackendError: See there; or the import changes the process, which is undone where it can be.
@@ -273,7 +273,7 @@ def load_watched(spec: BackendSpec, origin: str) -> type[Any]:
 
 
 def activate_watched(module: str, declared: Mapping[str, set[str]]) -> Activation:
-    """Like :func:`core.discovery.activation.activate`, and refuses a module whose import changes this process.
+    """Like :func:`core.discovery.activation.activate`, and rejects a module whose import changes this process.
 
     Raises:
         BackendError: The import changes the process, which is undone where it can be.

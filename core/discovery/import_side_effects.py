@@ -45,7 +45,7 @@ class ProcessState:
             for name, value in values.items():
                 if _differ(value, now.get(name)):
                     changes.append(f"{aspect.change} {name}{aspect.show(value, now.get(name))}".replace("  ", " "))
-                    with suppress(Exception):  # what cannot be undone is at least told
+                    with suppress(Exception):  # what cannot be undone is at least reported
                         aspect.undo(name, value)
         changes += [
             f"it starts the thread {thread.name!r}" for thread in threading.enumerate() if thread not in self._threads
@@ -54,20 +54,20 @@ class ProcessState:
 
 
 _MOST = 8
-"""Changes that are told one by one."""
+"""Changes that are reported one by one."""
 
 
 class _Aspect(NamedTuple):
     """One aspect of the state."""
 
     change: str
-    """How a change begins when it is told; the name of what changed follows."""
+    """How the report of a change begins; the name of what changed follows."""
     read: Callable[[], dict[str, Any]]
     """Returns the values by name."""
     undo: Callable[[str, Any], None]
     """Sets the value of a name."""
     show: Callable[[Any, Any], str] = lambda before, now: ""
-    """Tells a value before and now."""
+    """Describes a value before and now."""
 
 
 def _differ(one: Any, other: Any) -> bool:

@@ -123,11 +123,7 @@ def unmet_needs(distribution: str) -> list[str]:
 
 
 def check_needs(subject: str, distribution: str) -> None:
-    """Refuse a backend whose distribution needs what is not installed.
-
-    Args:
-        subject: The backend, for the message.
-        distribution: The distribution that it comes from.
+    """Reject a backend whose distribution needs what is not installed.
 
     Raises:
         BackendError: Something is missing; the message has the line that installs it.

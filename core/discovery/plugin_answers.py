@@ -251,7 +251,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def changed_by(changes: str) -> str:
-    """Why a plugin is refused whose import makes these changes."""
+    """Why a plugin is rejected whose import makes these changes."""
     return f"its import changes this process, which could spoil the program that uses it: {changes}"
 
 

@@ -434,7 +434,7 @@ def _source_tree() -> list[Row]:
     """The rows of core's own backends, from ``pyproject.toml``, if core is not installed but a source tree."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     file = os.path.join(root, "pyproject.toml")
-    data = _file_reader(root)("pyproject.toml")
+    data = _read(root, "pyproject.toml")
     if data is None:
         return []
     import tomllib

@@ -83,7 +83,7 @@ def survey(environ: Mapping[str, str], path: Sequence[str] | None = None) -> Sur
     """Scan, and set the state of each row.
 
     Args:
-        environ: The environment variables; ``CORE_PLUGINS`` is read, and misspelt ones are refused.
+        environ: The environment variables; ``CORE_PLUGINS`` is read, and misspelt ones are rejected.
         path: The folders to search; by default ``sys.path``.
 
     Raises:

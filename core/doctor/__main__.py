@@ -98,7 +98,7 @@ def _plugins(report: Report, environ: Mapping[str, str], timeout: float, hardwar
     checks = [_of_row(row, timeout) for row in rows if row.state in _BROKEN]
     checks += [Check("plugins", "problem", warning) for warning in found.warnings]
     checks = checks or [Check("plugins", "ok", f"{len(found.rows)} backends are installed, and none is broken")]
-    # An engine that is not installed is no problem unless it was asked for: then the Plan is refused.
+    # An engine that is not installed is no problem unless it was asked for: then the Plan is rejected.
     missing = {f"{row.distribution}: {row.reason}" for row in found.rows if "not installed" in row.reason}
     return checks + [Check("plugins", "skipped", each) for each in sorted(missing - {""})]
 

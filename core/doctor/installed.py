@@ -108,17 +108,11 @@ def _check_extension(line: str, distribution: str, environ: Mapping[str, str]) -
     ]
 
 
-def check_folders(current: str, path: Sequence[str] | None = None) -> list[Check]:
-    """Files of the user that hide a package: a script's own folder comes first in its search path.
-
-    Args:
-        current: The current directory.
-        path: The folders to search; by default ``sys.path``.
-    """
+def check_folders(current: str) -> list[Check]:
+    """Files of the user that hide a package: ``current``, the folder of a script, comes first in its search path."""
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     checks = []
-    entries = [current, *(sys.path if path is None else path)]
-    for entry in dict.fromkeys(os.path.realpath(entry or ".") for entry in entries):
+    for entry in dict.fromkeys(os.path.realpath(entry or ".") for entry in (current, *sys.path)):
         for hiding in (os.path.join(entry, "core", "__init__.py"), os.path.join(entry, "core.py")):
             if os.path.isfile(hiding) and os.path.realpath(os.path.dirname(hiding)) != os.path.realpath(own):
                 found = f"{hiding} is imported as 'core' where its folder comes first in the search path"

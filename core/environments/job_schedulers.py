@@ -126,6 +126,11 @@ class SlurmEnvironment(LaunchedEnvironment):
         super().validate_settings(processes_per_node, num_nodes)
 
 
+def _port_of(name: str) -> int:
+    """The port that follows from the name of a job."""
+    return _FIRST_PORT + zlib.crc32(os.fsencode(name)) % _PORTS
+
+
 def _tasks(environ: Mapping[str, str]) -> int:
     """The number of tasks of this step; of the job, if the step's is not set."""
     names = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
@@ -175,7 +180,7 @@ class PMIxEnvironment(SlurmEnvironment):
     def main_port(self) -> int:
         """``MASTER_PORT``; otherwise a number from 20000 to 31999 that follows from PMIx's name of the step."""
         name = self.environ.get("PMIX_NAMESPACE", "")
-        default = _FIRST_PORT + zlib.crc32(os.fsencode(name)) % _PORTS if name else super().main_port
+        default = _port_of(name) if name else super().main_port
         return whole_number(self.environ, "MASTER_PORT", default, low=1, high=LARGEST_PORT)
 
     def command(self, processes_per_node: int, num_nodes: int) -> str:
@@ -325,7 +330,7 @@ class OpenMPIEnvironment(_MPIEnvironment):
     def main_port(self) -> int:
         """``MASTER_PORT``; otherwise a number from 20000 to 31999 that follows from Open MPI's number of the job."""
         job = self.environ.get("PMIX_NAMESPACE") or self.environ.get("OMPI_MCA_ess_base_jobid", "")
-        default = 20000 + zlib.crc32(os.fsencode(job)) % 12000 if job else _DEFAULT_PORT
+        default = _port_of(job) if job else _DEFAULT_PORT
         return whole_number(self.environ, "MASTER_PORT", default, low=1, high=LARGEST_PORT)
 
     def _export(self, setting: str) -> str:

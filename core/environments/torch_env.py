@@ -18,7 +18,26 @@ __all__ = [
 ]
 
 
-class TorchElasticEnvironment(LaunchedEnvironment):
+class _TorchVariables(LaunchedEnvironment):
+    """Ranks from torch's own variables, with torchrun as the launcher that is proposed."""
+
+    def command(self, processes_per_node: int, num_nodes: int) -> str:
+        """See :meth:`LaunchedEnvironment.command`."""
+        machines = f"--nnodes {num_nodes} " if num_nodes > 1 else ""
+        return f"torchrun {machines}--nproc_per_node {processes_per_node}"
+
+    def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
+        """Reject other numbers than the variables', and an invalid address.
+
+        Raises:
+            ConfigurationError: The numbers differ, the variables contradict each other, or ``MASTER_ADDR`` or
+                ``MASTER_PORT`` is invalid.
+        """
+        _ = self.main_address, self.main_port  # they raise
+        super().validate_settings(processes_per_node, num_nodes)
+
+
+class TorchElasticEnvironment(_TorchVariables):
     """Ranks from ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``GROUP_RANK``; see torchrun's docs.
 
     If the processes were started by hand on one machine, ``LOCAL_WORLD_SIZE`` and ``GROUP_RANK`` may be missing.
@@ -57,21 +76,6 @@ class TorchElasticEnvironment(LaunchedEnvironment):
         """``LOCAL_WORLD_SIZE``; ``WORLD_SIZE`` if it is not set."""
         return whole_number(self.environ, self.variables.local_size, self.world_size, low=1)
 
-    def command(self, processes_per_node: int, num_nodes: int) -> str:
-        """See :meth:`LaunchedEnvironment.command`."""
-        machines = f"--nnodes {num_nodes} " if num_nodes > 1 else ""
-        return f"torchrun {machines}--nproc_per_node {processes_per_node}"
-
-    def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
-        """Reject numbers other than torchrun's, and an empty address.
-
-        Raises:
-            ConfigurationError: The numbers differ, the variables contradict each other, or ``MASTER_ADDR`` or
-                ``MASTER_PORT`` is invalid.
-        """
-        _ = self.main_address, self.main_port  # they raise
-        super().validate_settings(processes_per_node, num_nodes)
-
 
 def has_env_variables(environ: Mapping[str, str]) -> bool:
     """Whether the variables for torch's ``env://`` are set for several processes, without a local rank."""
@@ -82,7 +86,7 @@ def has_env_variables(environ: Mapping[str, str]) -> bool:
 
 
 def check_size(asked: str, environ: Mapping[str, str]) -> None:
-    """Refuse ``WORLD_SIZE``, which may be left over, where another launcher has started another number of processes.
+    """Reject ``WORLD_SIZE``, which may be left over, where another launcher has started another number of processes.
 
     Args:
         asked: The name of the environment that would use it.
@@ -103,7 +107,7 @@ def check_size(asked: str, environ: Mapping[str, str]) -> None:
 _LOOPBACK = ("localhost", "::1")
 
 
-class PlainEnvironment(LaunchedEnvironment):
+class PlainEnvironment(_TorchVariables):
     """Ranks from ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``, as for torch's ``env://``.
 
     With a loopback address all processes are on this machine. Otherwise ``LOCAL_WORLD_SIZE`` must say how many are,
@@ -145,20 +149,6 @@ class PlainEnvironment(LaunchedEnvironment):
     def local_rank(self) -> int:
         """``LOCAL_RANK``; otherwise from ``RANK``, as ranks are consecutive on each machine."""
         return whole_number(self.environ, self.variables.local_rank, self.global_rank % self.local_world_size)
-
-    def command(self, processes_per_node: int, num_nodes: int) -> str:
-        """See :meth:`LaunchedEnvironment.command`."""
-        machines = f"--nnodes {num_nodes} " if num_nodes > 1 else ""
-        return f"torchrun {machines}--nproc_per_node {processes_per_node}"
-
-    def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
-        """Reject other numbers than the variables', and an invalid address.
-
-        Raises:
-            ConfigurationError: The numbers differ, or a variable is missing or contradicts others.
-        """
-        _ = self.main_address, self.main_port  # they raise
-        super().validate_settings(processes_per_node, num_nodes)
 
 
 class KubeflowEnvironment(LaunchedEnvironment):

@@ -114,7 +114,7 @@ class Logger(ABC):
         raise self._cannot("log_graph")
 
     def reserve(self, makes_files: bool = True) -> Any:
-        """Decide, in process 0, what tells this run from others; the other processes :meth:`adopt` it.
+        """Decide, in process 0, what distinguishes this run from others; the other processes :meth:`adopt` it.
 
         Args:
             makes_files: Whether the run is going to log, so that a folder may be made for it.
@@ -123,7 +123,7 @@ class Logger(ABC):
             self.start()
         return self.version
 
-    def adopt(self, version: Any) -> None:  # noqa: B027 - only some tell their runs apart
+    def adopt(self, version: Any) -> None:  # noqa: B027 - only some distinguish their runs
         """Take the version that process 0 has decided."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class Logger(ABC):
 
     @property
     def version(self) -> str | int | None:
-        """What tells this run from others of the same project; ``None`` if nothing does."""
+        """What distinguishes this run from others of the same project; ``None`` if nothing does."""
         return None
 
     @property

@@ -17,7 +17,7 @@ from .values import write_json
 __all__ = ["FolderLogger"]
 
 MARK = ".core-run"
-"""The file of a run's folder that tells it from others."""
+"""The file of a run's folder that distinguishes it from others."""
 
 
 class FolderLogger(Logger):
@@ -26,8 +26,8 @@ class FolderLogger(Logger):
     Args:
         save_dir: The folder below which all runs are.
         name: The name of the project or experiment (attribute ``project``); if empty, there is no folder for it.
-        version: What tells this run from others: an integer ``n`` for the folder ``version_n``, or the folder's name;
-            empty for none. By default the number after the highest that exists.
+        version: What distinguishes this run from others: an integer ``n`` for the folder ``version_n``, or the folder's
+            name; empty for none. By default the number after the highest that exists.
         prefix: What the names of metrics start with, followed by a hyphen.
     """
 
@@ -170,7 +170,7 @@ class FolderLogger(Logger):
             self.rewind(state)
 
     def _mark(self) -> str | None:
-        """What tells this run's folder from others, made if there is none yet; ``None`` without a folder.
+        """What distinguishes this run's folder from others, made if there is none yet; ``None`` without a folder.
 
         A checkpoint that has it was saved by a run that wrote there. Others cannot have files there cut or removed.
         """

@@ -72,7 +72,7 @@ def scalars(logger: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbers(logger: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """Like :func:`scalars`, but text is refused as well, and ``None``, a value that there is not yet, is left out."""
+    """Like :func:`scalars`, but text is rejected as well, and ``None``, a value that there is not yet, is left out."""
     result = {name: value for name, value in scalars(logger, values).items() if value is not None}
     for name, value in result.items():
         if isinstance(value, str):

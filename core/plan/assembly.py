@@ -58,7 +58,7 @@ def assemble(plan: Plan) -> Strategy:
 
 
 def _check_methods(strategy: Strategy) -> None:
-    """Refuse a strategy whose class defines a method of Lightning's strategies that nothing calls here.
+    """Reject a strategy whose class defines a method of Lightning's strategies that nothing calls here.
 
     Raises:
         ConfigurationError: There is one.
@@ -77,11 +77,6 @@ def _check_methods(strategy: Strategy) -> None:
 
 def construct(spec: BackendSpec, cls: type[Any], **more: Any) -> Any:
     """Create an instance of ``cls`` with the spec's arguments, and name it after the spec.
-
-    Args:
-        spec: The backend's description.
-        cls: Its imported target.
-        **more: Further constructor arguments.
 
     Raises:
         CoreError: The class rejects its arguments.

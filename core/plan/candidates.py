@@ -40,10 +40,6 @@ class _Absent:
 def choose_accelerator(argument: Argument, registry: Registry) -> Chosen:
     """The accelerator that ``argument`` asks for: the choice, the object, and the spec that it was made from.
 
-    Args:
-        argument: A name, an alias, or ``"auto"``.
-        registry: What is installed and registered.
-
     Raises:
         UnknownNameError: No backend has this name or alias.
         BackendError: None of the backends that have it can be used here; the message has the cause for each.

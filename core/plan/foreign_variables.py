@@ -34,7 +34,7 @@ class Foreign:
     means: Mapping[str, str] = MappingProxyType({})
     """The argument's value for a value of the variable; by default the same."""
     fronts: tuple[str, ...] = ("Runtime", "Trainer")
-    """The front ends that refuse it."""
+    """The front ends that reject it."""
     library: str = "Accelerate"
     """What reads it."""
 

@@ -386,7 +386,7 @@ class _Resolution:
         return list(devices) * copies, reason
 
     def _check_selects(self, argument: Argument, is_chosen: bool, is_started: bool) -> None:
-        """Refuse ``auto_select_gpus`` where it would have no effect."""
+        """Reject ``auto_select_gpus`` where it would have no effect."""
         if is_chosen or is_started:
             why = "a launcher has started the processes" if is_started else "devices must be a number of them"
             raise DeviceError(

@@ -137,7 +137,7 @@ class Precision(Renaming):
 
 
 def check_applied(strategy: str, precision: Precision, *, parts: bool, state: bool) -> None:
-    """Refuse what only the hooks of a precision do, if the strategy does not call them.
+    """Reject what only the hooks of a precision do, if the strategy does not call them.
 
     Args:
         strategy: The strategy's name.

@@ -236,7 +236,7 @@ class MixedPrecision(Precision):
             _log.warning("precision=%r: ignored a state that was saved under another precision", self.name)
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._stepped:  # torch's scaler refuses to be copied or pickled between a step and its update
+        if self._stepped:  # torch's scaler cannot be copied or pickled between a step and its update
             self._update(self._connected_scaler())
         return {name: value for name, value in self.__dict__.items() if name != "_found_inf"}
 

@@ -30,9 +30,6 @@ class MasterWeights:
 
     So the state is in float32 too, and updates that are too small for the parameter's dtype add up. The parameters get
     the rounded values after each step.
-
-    Args:
-        dtype: The parameters' dtype.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:

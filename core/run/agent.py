@@ -26,8 +26,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from ..environments.local import GLOO_INTERFACE, loopback_interface
 from ..errors import LaunchError
 from ..strategies.launchers.base import advice_on, describe_exit
+from ..strategies.launchers.exit_codes import exit_status
 from ..strategies.launchers.interrupts import LIFELINE
 from ..strategies.store.run_store import connect_store, interface_towards, is_loopback, named_address
+from ..strategies.time_limits import STRANGER_SECONDS
 from . import parent_death
 from .ending import LeftOver, SecondSignal
 from .options import Options, imports_core
@@ -40,8 +42,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_PORT = 29400
 """Of an endpoint without a port, as torchrun's."""
-ANSWER = timedelta(seconds=9)
-"""How long what listens at the endpoint has for its answer."""
 
 
 def start(options: Options, processes: int, program: str) -> int:
@@ -116,15 +116,15 @@ def _refuse_stranger(endpoint: str) -> None:
     """Check what listens at the endpoint, if anything does yet: torchrun's agent would wait for its answer forever."""
     host, port = parse_rendezvous_endpoint(endpoint, DEFAULT_PORT)
     try:
-        socket.create_connection((host, port), ANSWER.total_seconds()).close()
+        socket.create_connection((host, port), STRANGER_SECONDS).close()
     except OSError:
         return
     try:
-        connect_store(host, port, timeout=ANSWER)
+        connect_store(host, port, timeout=timedelta(seconds=STRANGER_SECONDS))
     except LaunchError as error:
         raise LaunchError(
             f"--rdzv-endpoint {endpoint}: another program listens there. It has not answered as torchrun's rendezvous "
-            f"does, within {ANSWER.total_seconds():g} s. Use another port, or end the process that holds it."
+            f"does, within {STRANGER_SECONDS:g} s. Use another port, or end the process that holds it."
         ) from error
 
 
@@ -223,7 +223,7 @@ def _report(error: ChildFailedError, failed: Container[int], options: Options, p
         advice = "" if log and code > 0 else advice_on(code)
         told = f"{'; '.join([f'rank {rank} (process {failure.pid}) {describe_exit(code)}', *notes])}.{advice}"
     sys.stderr.write(f"{program}: {told}\n")
-    return code if code > 0 else 128 - code
+    return exit_status(code)
 
 
 def _order(item: tuple[int, ProcessFailure]) -> tuple[bool, bool, bool, int, int]:

@@ -17,6 +17,7 @@ from unittest import mock
 from torch.distributed.elastic.multiprocessing.api import PContext
 
 from ..strategies.launchers.interrupts import blocks_interrupts
+from ..strategies.time_limits import LEFT_OVER_SECONDS, SAME_SIGNAL_SECONDS
 
 __all__ = [
     "LeftOver",
@@ -25,8 +26,6 @@ __all__ = [
 
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
-SAME_SECONDS = 0.5
-"""Within this time, a signal is the same one: some programs send it to a process and again to its group."""
 
 
 class SecondSignal:
@@ -73,7 +72,7 @@ class SecondSignal:
                     return
                 if (
                     number in ENDING
-                    and time.monotonic() - self._first.setdefault(number, time.monotonic()) > SAME_SECONDS
+                    and time.monotonic() - self._first.setdefault(number, time.monotonic()) > SAME_SIGNAL_SECONDS
                 ):
                     self._end(number)
 
@@ -86,10 +85,6 @@ class SecondSignal:
         sys.stderr.write(f"{self._program}: a second {name} ends this process and those that it started at once\n")
         sys.stderr.flush()
         os._exit(128 + number)
-
-
-FAILED_SECONDS = 8
-"""How long processes have to end after another has failed: they say why within 5. After a signal they may save."""
 
 
 class LeftOver:
@@ -109,7 +104,7 @@ class LeftOver:
                 self._context, self.failed = context, _failed(context)
             if death_sig == signal.SIGINT:
                 _end_importing(context)
-            close(context, death_sig, min(timeout, FAILED_SECONDS) if self.failed else timeout)
+            close(context, death_sig, min(timeout, LEFT_OVER_SECONDS) if self.failed else timeout)
 
         # The agent has no setting for the time that it gives processes to end.
         self._patch: Any = mock.patch.object(PContext, "close", close_sooner)

@@ -26,6 +26,7 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
+from ..strategies.time_limits import LINK_SCAN_SECONDS, LOST_LINK_SECONDS
 from ..utilities.torch_private import PrefixStore
 
 __all__ = [
@@ -98,12 +99,6 @@ class _ReservedPort(RendezvousHandler):
 rendezvous_handler_registry.register(BACKEND, _ReservedPort)
 
 
-LOST_SECONDS = 30
-"""How long the other machine may be silent."""
-# Connections may be opened at any time, so it looks for them again and again.
-SCAN_SECONDS = 5.0
-
-
 class LostLink:
     """A context in which connections of this process to a port fail soon after the link is lost. On Linux only.
 
@@ -126,7 +121,7 @@ class LostLink:
         self._done.set()
 
     def _watch(self) -> None:
-        while not self._done.wait(SCAN_SECONDS):
+        while not self._done.wait(LINK_SCAN_SECONDS):
             for name in os.listdir("/proc/self/fd"):
                 with suppress(OSError):  # closed meanwhile, or no connection
                     self._limit(int(name))
@@ -138,7 +133,7 @@ class LostLink:
         with socket.socket(fileno=os.dup(descriptor)) as one:
             if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername()[1] == self._port:
                 # The first is for data that is never confirmed, the others for a connection without data.
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_SECONDS * 1000)
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, LOST_SECONDS // 2)
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, LOST_SECONDS // 6)
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_LINK_SECONDS * 1000)
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, LOST_LINK_SECONDS // 2)
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, LOST_LINK_SECONDS // 6)
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -223,11 +223,7 @@ def _wait(board: Board, world_size: int, place: str, situation: str) -> None:
     begin = time.monotonic()
     limit = board.timeout.total_seconds()
     for seconds in (min(PATIENCE_SECONDS, limit), limit):
-        absent = [
-            rank
-            for rank in absent
-            if not board.wait(f"{place}/{rank}", max(begin + seconds - time.monotonic(), 0), rank)
-        ]
+        absent = board.absent(place, absent, begin + seconds - time.monotonic())
         if not absent:
             return
         if seconds < limit:

@@ -324,7 +324,7 @@ class Strategy(StepMethods, TrainerFacts, ABC):
         return module
 
     def check_sync_batch_norm(self) -> None:
-        """Refuse ``sync_batchnorm=True`` if :meth:`sync_batch_norm` cannot do it.
+        """Reject ``sync_batchnorm=True`` if :meth:`sync_batch_norm` cannot do it.
 
         Raises:
             ConfigurationError: It cannot.
@@ -340,7 +340,7 @@ class Strategy(StepMethods, TrainerFacts, ABC):
         )
 
     def check_compile(self, argument: str) -> None:
-        """Refuse ``argument``, which asks to compile a module's steps with :func:`torch.compile`, if it has no effect.
+        """Reject ``argument``, which asks to compile a module's steps with :func:`torch.compile`, if it has no effect.
 
         Raises:
             ConfigurationError: It would have none.

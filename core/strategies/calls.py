@@ -145,9 +145,6 @@ def method_called(innermost: FrameType | None = None) -> tuple[str, str]:
     """The method of a front end that is running, such as ``Trainer.fit``, and the user's line that calls it.
 
     The line is empty in a process of ``ddp_spawn``, where the user's code has not called it; both if there is none.
-
-    Args:
-        innermost: Where to begin; the caller unless given.
     """
     method, frame = "", sys._getframe(1) if innermost is None else innermost
     while frame.f_back is not None and not _is_users_own(frame):

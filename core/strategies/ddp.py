@@ -83,7 +83,7 @@ class DDPStrategy(ProcessGroupStrategy):
     _last_model: ref[nn.Module] | None = None
     """The module that was set up last. This strategy does not keep it alive."""
     _frozen_check: RemovableHandle | None = None
-    """Of that module: refuses parameters that were frozen then and are not any more."""
+    """Of that module: rejects parameters that were frozen then and are not any more."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class DDPStrategy(ProcessGroupStrategy):
         self.communication_options = dict(communication_options)
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """Converted, moved and wrapped; a module without trainable parameters is not wrapped: torch refuses that."""
+        """Converted, moved and wrapped; a module without trainable parameters is not wrapped: torch rejects that."""
         self.model = super().setup_module(module)
         converted = self.model
         if any(parameter.requires_grad for parameter in self.model.parameters()):
@@ -155,7 +155,7 @@ class DDPStrategy(ProcessGroupStrategy):
             register_communication_hook(self.model, self.communication_hook, self.communication_options)
 
     def check_sendable(self, module: nn.Module) -> None:
-        """Refuse parameters and buffers that ``DistributedDataParallel`` would fail to send from process 0.
+        """Reject parameters and buffers that ``DistributedDataParallel`` would fail to send from process 0.
 
         Raises:
             ConfigurationError: The process group's backend does not send their dtype.
@@ -230,7 +230,7 @@ class DDPStrategy(ProcessGroupStrategy):
 
 
 def refuse_unfrozen(strategy: str, module: nn.Module, called: nn.Module) -> RemovableHandle | None:
-    """Make forward passes refuse parameters that were frozen when the strategy noted whose gradients it averages.
+    """Make forward passes reject parameters that were frozen when the strategy noted whose gradients it averages.
 
     Args:
         strategy: Its name.
@@ -245,7 +245,7 @@ def refuse_unfrozen(strategy: str, module: nn.Module, called: nn.Module) -> Remo
 
 
 def _check_frozen(strategy: str, frozen: Mapping[str, nn.Parameter], module: nn.Module, inputs: Any) -> None:
-    """Before a forward pass: refuse parameters whose gradients would not be averaged."""
+    """Before a forward pass: reject parameters whose gradients would not be averaged."""
     if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in frozen.values()):
         names = [name for name, parameter in frozen.items() if parameter.requires_grad]
         raise ConfigurationError(

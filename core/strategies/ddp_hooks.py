@@ -3,7 +3,6 @@
 # Not "from __future__ import annotations": DistributedDataParallel compares a hook's annotations with the classes.
 
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import ConfigurationError, nearest, quoted
 from ..utilities.torch_private import GradBucket
+from .time_limits import CALLBACKS_SECONDS, wait_until
 
 __all__ = [
     "COMMUNICATION_HOOKS",
@@ -32,9 +32,6 @@ COMMUNICATION_HOOKS = ("allreduce", "bf16_compress", "fp16_compress", "power_sgd
 bytes. ``power_sgd``: low-rank approximations with error feedback (Vogels et al., PowerSGD, NeurIPS 2019), one
 bucket after another; options are those of torch's ``PowerSGDState``, and ``wrapper``, ``"bf16_compress"`` or
 ``"fp16_compress"``, for 16-bit copies of the gradients."""
-
-CALLBACKS_SECONDS = 1.0
-"""How long a callback that has run may take to release what it holds."""
 
 
 def check_communication_hook(hook: str | CommunicationHook | None, options: Mapping[str, Any]) -> None:
@@ -73,7 +70,7 @@ def register_communication_hook(
         ConfigurationError: The hook does not take one of the options, or not its value.
     """
     if not isinstance(hook, str):
-        module.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # torch refuses other annotations
+        module.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # torch rejects other annotations
     elif hook in _SENT_AS:
         module.register_comm_hook(_SENT_AS[hook], _mean)
     else:
@@ -85,7 +82,7 @@ _SENT_AS = {"allreduce": None, "bf16_compress": torch.bfloat16, "fp16_compress":
 
 
 def _mean(dtype: torch.dtype | None, bucket: GradBucket) -> Future[Tensor]:
-    # Not torch's own hooks: it refuses that of bfloat16 except with certain vendors' collectives.
+    # Not torch's own hooks: it rejects that of bfloat16 except with certain vendors' collectives.
     gradients = bucket.buffer()
     sent = gradients.to(dtype or gradients.dtype).div_(dist.get_world_size())
 
@@ -123,9 +120,7 @@ def _register_power_sgd(module: DistributedDataParallel, options: Mapping[str, A
         # them in different orders, and mix up the buckets' numbers.
         reduced.wait()
         # Its callbacks hold the group. If one of the group's own threads drops it last, the process aborts.
-        deadline = time.monotonic() + CALLBACKS_SECONDS
-        while sys.getrefcount(group) > held and time.monotonic() < deadline:
-            time.sleep(0)
+        wait_until(lambda: sys.getrefcount(group) <= held, CALLBACKS_SECONDS, pause=0.0)
         return reduced
 
     module.register_comm_hook(state, one_after_another)

@@ -54,6 +54,7 @@ from .launchers.exit_codes import (
 )
 from .stack_exchange import Stacks, Whereabouts, call_in, is_timeout
 from .store.run_store import another_connection
+from .time_limits import END_REQUEST_SECONDS, ENDED_SHOWN_SECONDS, ENDING_SECONDS, LONGEST_PAUSE_SECONDS, SHOWN_SECONDS
 
 __all__ = [
     "Failures",
@@ -61,15 +62,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-
-SHORT = timedelta(seconds=2)
-"""How long a process that fails waits for the store in which it looks for the cause."""
-SETTLE_SECONDS = 4.0
-"""How long a process that lost another looks for the reason, and waits until that process has shown it."""
-ENDED_SETTLE_SECONDS = 1.0
-"""The limit if the other process is known to have ended."""
-ENDING_SECONDS = 20.0
-"""How long the interpreter's end waits for a thread that ends this process, and asks the others before."""
 
 _OF_GLOO = re.compile(r"\[\S*/gloo/\S*\] | This is typically caused by .*")
 """What gloo adds to an error: its own file and line, and a guess."""
@@ -91,7 +83,7 @@ def _listens(store: Any) -> bool:
     if not hasattr(store, "host"):
         return True
     try:
-        socket.create_connection((store.host, store.port), SHORT.total_seconds()).close()
+        socket.create_connection((store.host, store.port), END_REQUEST_SECONDS).close()
     except OSError:
         return False
     return True
@@ -223,7 +215,7 @@ class Failures:
         """Say that another process did not come, unless some other has said so."""
         told = self._failed(cause)
         self._note(told, 1)
-        first = self._find(SHORT.total_seconds())
+        first = self._find(END_REQUEST_SECONDS)
         if isinstance(first, _First) and first.rank != self._rank:
             self._end_after(first)
             return
@@ -252,14 +244,14 @@ class Failures:
             return _GoneStore()
         usual = served.timeout
         # Connecting takes as long as the store's limit, half an hour, if the process that serves it ends just now.
-        served.set_timeout(SHORT)
+        served.set_timeout(timedelta(seconds=END_REQUEST_SECONDS))
         try:
             store = another_connection(self._store)
         except dist.DistError:
             return _GoneStore()
         finally:
             served.set_timeout(usual)
-        store.set_timeout(SHORT)
+        store.set_timeout(timedelta(seconds=END_REQUEST_SECONDS))
         return PrefixStore("failures", store)
 
     # -- this process's own failure ------------------------------------------------------------------------------
@@ -298,7 +290,7 @@ class Failures:
     def _is_said(self, told: str, code: int) -> bool:
         """Whether another process has failed before and shown it: then end with that, in a line if it differs."""
         self._note(told, code)
-        first = self._find(SETTLE_SECONDS)
+        first = self._find(SHOWN_SECONDS)
         if not isinstance(first, _First) or first.rank == self._rank or not first.is_shown:
             return False
         self._has_shown = True
@@ -344,7 +336,7 @@ class Failures:
         self._has_shown = True
         # A process that is known to have ended says nothing more.
         has_ended = isinstance(error, LaunchError) and error.rank is not None
-        first = self._find(ENDED_SETTLE_SECONDS if has_ended else SETTLE_SECONDS)
+        first = self._find(ENDED_SHOWN_SECONDS if has_ended else SHOWN_SECONDS)
         if isinstance(first, LaunchError):
             end_with(str(first))
             raise SystemExit(exit_status(first.exit_code or 1))
@@ -391,7 +383,7 @@ class Failures:
             if child is not None and found is None:
                 self._tell(child)
                 return child
-            time.sleep(0.05)
+            time.sleep(LONGEST_PAUSE_SECONDS)
         return found
 
     def _noted(self) -> _First | None:

@@ -26,9 +26,9 @@ from .launchers.exit_codes import ended_by_failure
 from .stack_exchange import Stacks, Whereabouts
 from .store.notes import Board, lost_store, wait_for_key
 from .store.run_store import Patience, RunStore, address_of
+from .time_limits import END_REQUEST_SECONDS, FIRST_LOOK_SECONDS, LOOK_SECONDS, LOOKS_APART_SECONDS, SAVES_POLL_SECONDS
 
 __all__ = [
-    "CONNECT_SECONDS",
     "IsWaitedFor",
     "LooksForWaiting",
     "end_saving",
@@ -45,11 +45,6 @@ logger = logging.getLogger(__name__)
 
 LISTING = 32
 """Up to so many ranks, each that waits lists those that are missing; in a larger run only ranks 0 and 1."""
-
-LOOK_SECONDS = 1.0
-"""How often a process that waits looks whether one that is missing has ended its script."""
-CONNECT_SECONDS = 2.0
-"""How long a process that ends tries to tell the others."""
 
 MEETING_POINTS = {"joining": "to join the process group", "leaving": "to leave the process group"}
 
@@ -105,13 +100,6 @@ def meet(
 def meet_to_join(store: Store, rank: int, world_size: int, limit: timedelta, check: Callable[[], None] | None) -> None:
     """Wait until every rank joins the process group of a run.
 
-    Args:
-        store: Of the run.
-        rank: Of this process.
-        world_size: The number of processes.
-        limit: How long it waits.
-        check: Called while waiting.
-
     Raises:
         LaunchError: Some have not within ``limit``, have ended their script, or have called another method of a
             Trainer; or the store was lost; or from ``check``.
@@ -158,11 +146,7 @@ def _not_called(store: Store, place: str, world_size: int) -> str:
 
 
 class _Ended:
-    """Whether a process has ended its script that is to join a run.
-
-    Args:
-        store: Of the run.
-    """
+    """Whether a process has ended its script that is to join a run."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._next = store, 0.0
@@ -211,7 +195,7 @@ def tell_of_end(rank: int, store: Callable[[], Store]) -> None:
         with suppress(dist.DistError, LaunchError):
             served = store()
             # The run's own limit, half an hour by default, would keep this process from ending.
-            served.set_timeout(timedelta(seconds=CONNECT_SECONDS))
+            served.set_timeout(timedelta(seconds=END_REQUEST_SECONDS))
             run = _run(served, served.add(f"core/runs/{rank}", 0) + 1)
             # First who has ended, since the others look for the second note and then ask who it was.
             run.set(f"ended/{rank}", "")
@@ -233,10 +217,6 @@ def ranks_missing(store: Store, point: str, world_size: int) -> list[int]:
         return [*among(ranks[:half]), *among(ranks[half:])] if half else [*ranks]
 
     return among(range(world_size))
-
-
-LOOK_FOR_SAVES_SECONDS = 0.2
-"""How often a process looks whether another one still writes."""
 
 
 def end_saving(strategy: Strategy, board: Board | None, failed: bool) -> None:
@@ -268,18 +248,12 @@ def wait_for_saves(board: Board, rank: int, others: Iterable[int], check: Callab
             watch()
             if check is not None:
                 check()
-            time.sleep(LOOK_FOR_SAVES_SECONDS)
+            time.sleep(SAVES_POLL_SECONDS)
     return bool(writing)
 
 
 def _key(rank: int) -> str:
     return f"saving/{rank}"
-
-
-FIRST_LOOK_SECONDS = 4.0
-"""How long a process waits for the others before it looks where they are."""
-LOOKS_APART_SECONDS = 4.0
-"""A process that is still in the same call after so long does not come out of it."""
 
 
 class IsWaitedFor(Exception):

@@ -31,14 +31,14 @@ from .base import Strategy
 from .batch_norm import has_torch_kernels, synchronize
 from .inputs import StrategyParts
 from .launchers import FunctionLauncher, ScriptLauncher
-from .launchers.base import SETTLE_SECONDS
 from .launchers.function import run_in_worker
 from .launchers.interrupts import end_with_launcher
-from .meeting_point import CONNECT_SECONDS, end_saving, tell_of_end
+from .meeting_point import end_saving, tell_of_end
 from .process_group import thread_limit
 from .reductions import REDUCTIONS, as_reduced, as_result, as_sent, check_reduction, copy_for_reduction
 from .store.notes import Board
 from .store.run_store import connect_store, host_store
+from .time_limits import END_REQUEST_SECONDS, FAILED_TOO_SECONDS
 
 __all__ = ["ParallelStrategy", "ProcessGroupStrategy"]
 
@@ -195,7 +195,7 @@ class ParallelStrategy(Strategy):
             self._compares = before
 
     def _check_alike(self, call: str, tensor: Tensor) -> None:
-        """Refuse tensors that differ in shape or dtype: the collective itself would hang, abort or mix up bytes."""
+        """Reject tensors that differ in shape or dtype: the collective itself would hang, abort or mix up bytes."""
         if self._compares and (given := self.differing(call, describe_tensor(tensor))) is not None:
             raise ConfigurationError(
                 f"tensor: shapes or dtypes differ between processes: {by_rank(given)}. Pass tensors of the same shape "
@@ -345,7 +345,7 @@ class ProcessGroupStrategy(ParallelStrategy):
 
     def _connect_briefly(self) -> Store:
         """The store, for a process that ends and has never joined a run."""
-        environment, limit = self.cluster_environment, timedelta(seconds=CONNECT_SECONDS)
+        environment, limit = self.cluster_environment, timedelta(seconds=END_REQUEST_SECONDS)
         return connect_store(environment.main_address, environment.main_port, timeout=limit)
 
     def _open_store(self, environment: ClusterEnvironment) -> Store:
@@ -418,7 +418,7 @@ class ProcessGroupStrategy(ParallelStrategy):
         try:
             # The failure of a process that this one started may be the cause, and may show a moment later.
             if failed and self._script is not None:
-                self._script.check(settle=SETTLE_SECONDS)
+                self._script.check(settle=FAILED_TOO_SECONDS)
             end_saving(self, self.board, failed)
             failing = failed
         finally:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from .base import Strategy
 from .calls import is_user_frame, user_frame
 from .parallel import ProcessGroupStrategy
 from .store.notes import Board
+from .time_limits import NEEDED_SECONDS, OPTIONAL_SECONDS
 
 __all__ = ["Meeting"]
 
@@ -27,10 +27,6 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-SHORT_SECONDS = 0.5
-"""How long process 0 waits for the others where they add nothing, or where none of them came the last time."""
-NEEDED_SECONDS = 20.0
-"""How long process 0 waits for the others where it cannot do without them."""
 DEPTH = 8
 """Frames of the user's code by which processes recognize the same call."""
 
@@ -51,7 +47,7 @@ class Meeting:
     """
 
     def __init__(
-        self, strategy: Strategy, name: str, needs_all: bool | None = None, patience: float = SHORT_SECONDS
+        self, strategy: Strategy, name: str, needs_all: bool | None = None, patience: float = OPTIONAL_SECONDS
     ) -> None:
         self._strategy, self.name = strategy, name
         self.is_leader = strategy.is_global_zero
@@ -79,13 +75,8 @@ class Meeting:
 
     def _lead(self, board: Board, site: str) -> tuple[int, ...]:
         others = range(1, self._strategy.world_size)
-        seconds = SHORT_SECONDS if site in board.alone else self._patience
-        deadline = time.monotonic() + (NEEDED_SECONDS if self.needs_all else seconds)
-        absent = tuple(
-            rank
-            for rank in others
-            if not board.wait(f"{self._place}/{rank}", max(deadline - time.monotonic(), 0), rank, goes_on=True)
-        )
+        seconds = OPTIONAL_SECONDS if site in board.alone else self._patience
+        absent = tuple(board.absent(self._place, others, NEEDED_SECONDS if self.needs_all else seconds, goes_on=True))
         board.set(f"{self._place}/absent", pickle.dumps(absent))
         # Process 0 waits the full time only once if the other processes never save at this place.
         (board.alone.add if len(absent) == len(others) else board.alone.discard)(site)

@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -41,9 +40,9 @@ from .meeting_point import (
 )
 from .store.notes import Board, Peers, lost_store
 from .store.run_store import DEFAULT_TIMEOUT, advice, connect_store, host_store
+from .time_limits import ABANDON_SECONDS, LEAVE_SECONDS, wait_until
 
 __all__ = [
-    "ABANDON_SECONDS",
     "JoinedGroup",
     "ThreadLimit",
     "abandon",
@@ -56,10 +55,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-
-# How long a process that leaves waits for the others, and again as long while one of them writes a checkpoint.
-LEAVE_TIME = timedelta(seconds=30)
 
 
 def join(
@@ -304,11 +299,11 @@ class _Group:
             self._see_the_others_off()
 
     def _gather_to_leave(self) -> bool:
-        waited = LEAVE_TIME.total_seconds()
+        waited, limit = LEAVE_SECONDS, timedelta(seconds=LEAVE_SECONDS)
         try:
             try:
                 all_left = meet(
-                    self._store, "leaving", self._world_size, self._rank, LEAVE_TIME, self._while_leaving(), self._saves
+                    self._store, "leaving", self._world_size, self._rank, limit, self._while_leaving(), self._saves
                 )
             except IsWaitedFor as found:
                 all_left, waited = False, found.seconds
@@ -347,10 +342,9 @@ class _Group:
 
     def _see_the_others_off(self) -> None:
         """Rank 0 often serves the store: it stays until the others have stopped using the store."""
-        deadline = time.monotonic() + ABANDON_SECONDS
         with suppress(dist.DistError):  # another process served it, and has ended
-            while self._store.add("left", 0) < self._world_size - 1 and time.monotonic() < deadline:
-                time.sleep(0.001)  # all have met, and have one more request to make
+            # All have met, and have one more request to make.
+            wait_until(lambda: self._store.add("left", 0) >= self._world_size - 1, ABANDON_SECONDS)
 
     def _leave_at_exit(self) -> None:
         if os.getpid() != self._process:  # a fork of it
@@ -396,9 +390,6 @@ def _to_connect(device: torch.device | None) -> dict[str, Any]:
     # Left out rather than None: a vendor's replacement of the function may not know the argument.
     return {} if device is None or device.type == "cpu" else {"device_id": device}
 
-
-# Destroying the group takes much less, unless a collective is in progress.
-ABANDON_SECONDS = 5.0
 
 T = TypeVar("T")
 

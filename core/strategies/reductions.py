@@ -127,7 +127,7 @@ def as_reduced(tensor: Tensor) -> Tensor:
 
 
 def check_sendable(strategy: str, kind: str, named: Iterable[tuple[str, Tensor]], device: torch.device) -> None:
-    """Refuse tensors that the process group cannot send as they are; every process calls it with the same.
+    """Reject tensors that the process group cannot send as they are; every process calls it with the same.
 
     Args:
         strategy: The name of the strategy, for the message.
@@ -136,7 +136,7 @@ def check_sendable(strategy: str, kind: str, named: Iterable[tuple[str, Tensor]]
         device: The device from which they are sent.
 
     Raises:
-        ConfigurationError: The backend refuses the dtype of one of them.
+        ConfigurationError: The backend rejects the dtype of one of them.
     """
     by_dtype: dict[torch.dtype, list[str]] = {}
     for name, tensor in named:

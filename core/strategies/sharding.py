@@ -51,16 +51,12 @@ def make_mesh(device_type: str, sizes: Mapping[str, int]) -> DeviceMesh:
     """
     names = tuple(sizes)
     if len(sizes) == 1:
-        return DeviceMesh.from_group(_default_group(), device_type, mesh_dim_names=names)
+        group = dist.group.WORLD
+        assert group is not None  # the strategy has joined it
+        return DeviceMesh.from_group(group, device_type, mesh_dim_names=names)
     ranks = torch.arange(dist.get_world_size()).reshape(tuple(sizes.values()))
     groups = [_own_group(ranks.movedim(position, -1).flatten(0, -2).tolist()) for position in range(ranks.dim())]
     return DeviceMesh.from_group(groups, device_type, mesh=ranks, mesh_dim_names=names)
-
-
-def _default_group() -> dist.ProcessGroup:
-    group = dist.group.WORLD
-    assert group is not None  # the strategy has joined it
-    return group
 
 
 def _own_group(lines: list[list[int]]) -> dist.ProcessGroup:
@@ -125,14 +121,10 @@ def like(target: Tensor, value: Tensor, device: torch.device) -> Tensor:
     if not isinstance(target, DTensor):
         return to_whole(value, device)
     place = _local(target).device
-    if isinstance(value, DTensor) and _same_layout(value, target):
+    if isinstance(value, DTensor) and value.device_mesh == target.device_mesh and value.placements == target.placements:
         return _divided(_local(value).to(place), target)
     part = own_part(to_whole(value, device), target)
     return _divided(part.to(place, copy=True), target)
-
-
-def _same_layout(one: DTensor, other: DTensor) -> bool:
-    return one.device_mesh == other.device_mesh and one.placements == other.placements
 
 
 def _local(value: DTensor) -> Tensor:
@@ -214,7 +206,7 @@ def apply_plan(module: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
 
 
 def _check_shards(given: str, layer: str, part: nn.Module) -> None:
-    """Refuse shards of different sizes, from which the layer after this one, or a view of its output, cannot go on."""
+    """Reject shards of different sizes, from which the layer after this one, or a view of its output, cannot go on."""
     for name, parameter in part.named_parameters(recurse=False):
         tensor: object = parameter
         if not isinstance(tensor, DTensor):

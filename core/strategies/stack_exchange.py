@@ -26,8 +26,18 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from ..utilities.objects import by_rank
 from ..utilities.torch_private import is_backward, prepares_objects
 from .calls import NOTHING, Begun, Calls, is_user_frame, method_called
-from .store.notes import BEAT_SECONDS, beat
+from .store.notes import beat
 from .store.run_store import another_connection
+from .time_limits import (
+    ANSWER_SECONDS,
+    ANSWERS_POLL_SECONDS,
+    BEAT_SECONDS,
+    COLLECTIVE_SECONDS,
+    QUESTION_POLL_SECONDS,
+    RAISES_SECONDS,
+    REQUEST_SECONDS,
+    wait_until,
+)
 
 __all__ = [
     "Stacks",
@@ -37,16 +47,8 @@ __all__ = [
 ]
 
 
-POLL_SECONDS = 1.0
-"""How often a process looks whether another one asks."""
-ANSWER_SECONDS = 4.0
-"""How long the one that asks waits for the answers."""
-COLLECTIVE_SECONDS = 3.0
-"""How long a process has been in one collective before it asks, and until it asks again: two equal answers count."""
 IDLE = 0.1
 """A thread that computes for a smaller part of the time waits."""
-RAISES_SECONDS = ANSWER_SECONDS + 2.0
-"""How long rank 0 may take to fail by itself when the others have ended, and with them its connections."""
 ANSWERS_LISTED = 16
 """Of so many processes the stack is shown."""
 FRAMES = 20
@@ -74,7 +76,7 @@ class Whereabouts:
 
     rank: int
     is_waiting: bool
-    """Whether it waits for other processes, as far as its stack tells."""
+    """Whether it waits for other processes, as far as its stack shows."""
     place: str
     """The innermost line of the user's code, and what is called there."""
     stack: str
@@ -203,18 +205,18 @@ class Stacks:
         """Answer no more: the interpreter must not end while the thread is in the store."""
         self._done.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(5.0)  # the limit of its requests: see _notes
+            self._thread.join(REQUEST_SECONDS)
 
     def _notes(self) -> Any:
         store = another_connection(self._store)
-        store.set_timeout(timedelta(seconds=5))
+        store.set_timeout(timedelta(seconds=REQUEST_SECONDS))
         return PrefixStore("stacks", store)
 
     def _answer(self) -> None:
         with suppress(dist.DistError, RuntimeError):  # the store is gone, with the process that served it
             notes = self._notes()
             answered, shown = 0, 0.0
-            while not self._done.wait(POLL_SECONDS):
+            while not self._done.wait(QUESTION_POLL_SECONDS):
                 self._note_idle()
                 if time.monotonic() >= shown + BEAT_SECONDS:
                     beat(notes.underlying_store, self._rank)
@@ -236,10 +238,10 @@ class Stacks:
         return Whereabouts.of_main_thread(self._rank, self.note(), begun, self._is_idle, with_stack)
 
     def _note_idle(self) -> None:
-        """Note whether the main thread has computed since the last look; where the system does not tell, it waits."""
+        """Note whether the main thread has computed since the last look; if the system does not report it, it waits."""
         clock = getattr(time, "pthread_getcpuclockid", None)
         seconds = 0.0 if clock is None else time.clock_gettime(clock(threading.main_thread().ident))
-        self._is_idle, self._cpu_seconds = seconds - self._cpu_seconds < IDLE * POLL_SECONDS, seconds
+        self._is_idle, self._cpu_seconds = seconds - self._cpu_seconds < IDLE * QUESTION_POLL_SECONDS, seconds
 
     def _look(self, notes: Any) -> None:
         """Find out, if this process has been in one collective for long, whether others are in a different one."""
@@ -282,14 +284,16 @@ class Stacks:
             notes = self._notes()
             question = notes.add("asked", 1)
             left = [rank for rank in range(self._world_size) if rank != self._rank]
-            deadline = time.monotonic() + ANSWER_SECONDS
-            while left and not ended.is_set() and time.monotonic() < deadline:
+
+            def is_over() -> bool:
                 for rank in left[:]:
                     if notes.check([f"{question}/{rank}"]):
                         answer = notes.get(f"{question}/{rank}").decode(errors="replace")
                         found[rank] = Whereabouts.decode(answer)
                         left.remove(rank)
-                ended.wait(0.1)
+                return not left or ended.is_set()
+
+            wait_until(is_over, ANSWER_SECONDS, ANSWERS_POLL_SECONDS)
         return [found[rank] for rank in sorted(found)]
 
     def report(self, what: str, own: Whereabouts | None = None) -> tuple[str, str]:

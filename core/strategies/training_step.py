@@ -50,7 +50,7 @@ class TrainingStepOptions:
     """See :meth:`core.Precision.clip_gradients`."""
     customize: Callable[[StepParts], TrainingStep] | None = None
     """Composes the step of a user who overrides parts of it, from the strategy's parts; ``None`` for the default. A
-    strategy that runs the whole step by itself leaves it alone, and the Trainer then refuses what was overridden."""
+    strategy that runs the whole step by itself leaves it alone, and the Trainer then rejects what was overridden."""
 
 
 @attrs.frozen(kw_only=True)
@@ -263,7 +263,7 @@ class StepMethods(Renaming):
         return is_default and not self.precision.overrides("optimizer_step")
 
     def check_clip_algorithm(self, algorithm: str, argument: str = "algorithm") -> None:
-        """Refuse a value of ``argument`` that is not one of :attr:`clip_algorithms`.
+        """Reject a value of ``argument`` that is not one of :attr:`clip_algorithms`.
 
         Raises:
             ConfigurationError: It is not.

@@ -133,7 +133,7 @@ def check_predicts(module: Any) -> None:
 
 
 def check_weights_only(weights_only: Any) -> None:
-    """Refuse what would let a checkpoint run code.
+    """Reject what would let a checkpoint run code.
 
     Raises:
         ConfigurationError: It is ``False``.
@@ -278,12 +278,7 @@ def _kind(callback: Callback) -> type[Any]:
 
 
 def check_hooks(argument: str, given: Any, base: type[Any]) -> None:
-    """Refuse hooks that cannot be called, those of other libraries, and each ``on_…`` that ``base`` lacks.
-
-    Args:
-        argument: What the user passed ``given`` as.
-        given: A module, a callback or a DataModule.
-        base: The class that declares the hooks.
+    """Reject hooks that cannot be called, those of other libraries, and each ``on_…`` that ``base`` lacks.
 
     Raises:
         ConfigurationError: It defines such a hook.

@@ -28,7 +28,7 @@ METHODS = (
     *("configure_optimizers", "configure_model", "configure_callbacks", "configure_gradient_clipping"),
     *("optimizer_step", "optimizer_zero_grad", "lr_scheduler_step", "transfer_batch_to_device", "load_state_dict"),
 )
-"""What the Trainer calls besides the ``on_…``, of which all that are unknown are refused."""
+"""What the Trainer calls besides the ``on_…``, of which all that are unknown are rejected."""
 SETTINGS = ("automatic_optimization", "example_input_array", "strict_loading", "prepare_data_per_node")
 """Attributes that the Trainer reads."""
 OTHER_WORDS = {"val": "validation", "valid": "validation", "training": "train", "begin": "start"}
@@ -57,12 +57,8 @@ def check_names(argument: str, given: Any, base: type[Any], own: Mapping[str, An
         if name in called or not callable(value):
             continue
         hook = _hook_meant(name)
-        if hook is not None and getattr(kind, hook, None) is getattr(base, hook, None) is not None:
-            raise ConfigurationError(
-                f"{argument}: {kind.__name__} defines {name!r}, which is never called. Did you mean {hook!r}? "
-                "If not, give it another name."
-            )
-        if meant := difflib.get_close_matches(name, methods, n=1, cutoff=CLOSE):
+        is_hook = hook is not None and getattr(kind, hook, None) is getattr(base, hook, None) is not None
+        if meant := [hook] if is_hook else difflib.get_close_matches(name, methods, n=1, cutoff=CLOSE):
             raise ConfigurationError(
                 f"{argument}: {kind.__name__} defines {name!r}, which is never called. Did you mean {meant[0]!r}? If "
                 "not, give it another name."
@@ -155,11 +151,6 @@ _OTHERS = (
 
 def check_signatures(argument: str, given: Any, base: type[Any]) -> None:
     """Check that each hook that ``given`` overrides takes the arguments of the one in ``base``.
-
-    Args:
-        argument: What the user passed ``given`` as.
-        given: A module, a callback or a DataModule.
-        base: The class that declares the hooks.
 
     Raises:
         ConfigurationError: A hook cannot be called.

@@ -67,12 +67,7 @@ class RunContext:
         return items if self.profiler is None else self.profiler.wrap_iterable(action, items)
 
     def keepers(self, stage: Stage, number: int = 0) -> BoundHooks:
-        """What keeps the outputs of the steps of an epoch, if the module has a hook for them; called after each batch.
-
-        Args:
-            stage: Whose steps these are.
-            number: The loader's.
-        """
+        """What keeps the outputs of an epoch's steps, if the module has a hook for them; called after each batch."""
         if not self.hooks.bind_module(stage.epoch_end):
             return ()
         kept = self.epoch_outputs.setdefault(stage.name, {}).setdefault(number, [])

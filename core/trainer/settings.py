@@ -17,7 +17,7 @@ from ..checkpoints.base import CheckpointIO
 from ..discovery.registry import Registry
 from ..environments.base import ClusterEnvironment
 from ..environments.local import own_environ
-from ..errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
+from ..errors import ConfigurationError, CoreError, UnknownNameError, WrongTypeError, nearest, quoted
 from ..hints.argument_checks import check_count, check_path, instead_of_class, is_list
 from ..kinds import KINDS
 from ..precisions.base import Precision
@@ -54,6 +54,41 @@ def _count(low: int, optional: bool = False) -> Validator:
     return lambda settings, attribute, value: check_count(attribute.name, value, low, optional)
 
 
+def _must_be(valid: str, is_valid: Callable[[Any], bool], error: type[CoreError] = ConfigurationError) -> Validator:
+    """A check by ``is_valid``; its error says that the value must be ``valid``."""
+
+    def check(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not is_valid(value):
+            raise error(f"{attribute.name}={value!r}: must be {valid}.")
+
+    return check
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_limit(value: Any) -> bool:
+    return (isinstance(value, float) and 0 <= value <= 1) or (_is_integer(value) and value >= 0)
+
+
+_LIMIT = "an integer ≥ 0 (batches) or a float from 0.0 to 1.0 (a fraction of all batches)"
+
+_maximum = _must_be("an integer ≥ 0; -1 or None for no limit", lambda value: _is_integer(value) and value >= UNLIMITED)
+_limit = _must_be(_LIMIT, _is_limit)
+_optional_limit = _must_be(f"{_LIMIT}; or None for all", lambda value: value is None or _is_limit(value))
+_flag = _must_be("True or False", lambda value: isinstance(value, bool), WrongTypeError)
+_optional_flag = _must_be("True, False or None", lambda value: isinstance(value, bool | None), WrongTypeError)
+_dev_run = _must_be("True, False, or a number of batches ≥ 1", lambda value: isinstance(value, int) and value >= 0)
+_deterministic = _must_be(
+    "True, False, 'warn' or None", lambda value: isinstance(value, bool | None) or value == "warn"
+)
+_clip_value = _must_be(
+    "a number > 0; None or 0 for no clipping",
+    lambda value: value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0),
+)
+
+
 def _accumulation(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     if isinstance(value, Mapping):
         raise ConfigurationError(
@@ -63,64 +98,15 @@ def _accumulation(settings: Any, attribute: attrs.Attribute[Any], value: Any) ->
     check_count(attribute.name, value, 1)
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _maximum(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if not _is_integer(value) or value < UNLIMITED:
-        raise ConfigurationError(f"{attribute.name}={value!r}: must be an integer ≥ 0; -1 or None for no limit.")
-
-
-def _limit(optional: bool) -> Validator:
-    """A check of a number of batches as an integer ≥ 0, or a fraction of all of them as a float from 0.0 to 1.0."""
-
-    def check(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        is_fraction = isinstance(value, float) and 0 <= value <= 1
-        if not (is_fraction or (_is_integer(value) and value >= 0) or (optional and value is None)):
-            raise ConfigurationError(
-                f"{attribute.name}={value!r}: must be an integer ≥ 0 (batches) or a float from 0.0 to 1.0 (a fraction "
-                f"of all batches){'; or None for all' if optional else ''}."
-            )
-
-    return check
-
-
 def _interval(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     if isinstance(value, str | timedelta | dict):
         read_duration(attribute.name, value)
-        return
-    is_fraction = isinstance(value, float) and 0 < value <= 1
-    if not (is_fraction or (_is_integer(value) and value >= 1)):
+    elif not _is_limit(value) or not value:
         raise ConfigurationError(
             f"{attribute.name}={value!r}: must be an integer ≥ 1 (batches), a float from 0.0 to 1.0 (a fraction of "
             "the epoch), or a time such as '00:00:30:00' or a timedelta. To leave out validation, set "
             "limit_val_batches=0."
         )
-
-
-def _dev_run(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{attribute.name}={value!r}: must be True, False, or a number of batches ≥ 1.")
-
-
-def _flag(optional: bool = False) -> Validator:
-    def check(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if not isinstance(value, bool) and not (optional and value is None):
-            valid = "True, False or None" if optional else "True or False"
-            raise WrongTypeError(f"{attribute.name}={value!r}: must be {valid}.")
-
-    return check
-
-
-def _deterministic(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None and not isinstance(value, bool) and value != "warn":
-        raise ConfigurationError(f"{attribute.name}={value!r}: must be True, False, 'warn' or None.")
-
-
-def _clip_value(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-        raise ConfigurationError(f"{attribute.name}={value!r}: must be a number > 0; None or 0 for no clipping.")
 
 
 def _clip_algorithm(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -152,12 +138,12 @@ def _unlimited(value: Any) -> Any:
     return UNLIMITED if value is None else value
 
 
-def _clipped(value: Any) -> Any:
-    return None if value == 0 and not isinstance(value, bool) else value
-
-
 def _added(value: Any) -> Any:
     return True if value is None else value
+
+
+def _clipped(value: Any) -> Any:
+    return None if value == 0 and not isinstance(value, bool) else value
 
 
 def _root(value: Any) -> Any:
@@ -184,11 +170,11 @@ class Settings:
     max_steps: int = attrs.field(default=None, converter=_unlimited, validator=_maximum)
     min_steps: int | None = attrs.field(default=None, validator=_count(0, optional=True))
     max_time: str | timedelta | dict[str, int] | None = attrs.field(default=None, validator=_duration)
-    limit_train_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
-    limit_val_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
-    limit_test_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
-    limit_predict_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
-    overfit_batches: Limit = attrs.field(default=0.0, validator=_limit(optional=False))
+    limit_train_batches: Limit | None = attrs.field(default=None, validator=_optional_limit)
+    limit_val_batches: Limit | None = attrs.field(default=None, validator=_optional_limit)
+    limit_test_batches: Limit | None = attrs.field(default=None, validator=_optional_limit)
+    limit_predict_batches: Limit | None = attrs.field(default=None, validator=_optional_limit)
+    overfit_batches: Limit = attrs.field(default=0.0, validator=_limit)
     val_check_interval: Limit | str | timedelta | dict[str, int] = attrs.field(default=1.0, validator=_interval)
     check_val_every_n_epoch: int | None = attrs.field(default=1, validator=_count(1, optional=True))
     num_sanity_val_steps: int = attrs.field(default=2, validator=_count(-1))
@@ -196,16 +182,16 @@ class Settings:
     gradient_clip_val: float | None = attrs.field(default=None, converter=_clipped, validator=_clip_value)
     gradient_clip_algorithm: str = attrs.field(default="norm", validator=_clip_algorithm)
     log_every_n_steps: int = attrs.field(default=50, validator=_count(1))
-    enable_checkpointing: bool = attrs.field(default=True, converter=_added, validator=_flag())
-    enable_progress_bar: bool | None = attrs.field(default=None, validator=_flag(optional=True))
-    enable_model_summary: bool | None = attrs.field(default=None, validator=_flag(optional=True))
+    enable_checkpointing: bool = attrs.field(default=True, converter=_added, validator=_flag)
+    enable_progress_bar: bool | None = attrs.field(default=None, validator=_optional_flag)
+    enable_model_summary: bool | None = attrs.field(default=None, validator=_optional_flag)
     deterministic: bool | str | None = attrs.field(default=None, validator=_deterministic)
-    benchmark: bool | None = attrs.field(default=None, validator=_flag(optional=True))
-    inference_mode: bool = attrs.field(default=True, validator=_flag())
-    use_distributed_sampler: bool = attrs.field(default=True, validator=_flag())
-    sync_batchnorm: bool = attrs.field(default=False, validator=_flag())
+    benchmark: bool | None = attrs.field(default=None, validator=_optional_flag)
+    inference_mode: bool = attrs.field(default=True, validator=_flag)
+    use_distributed_sampler: bool = attrs.field(default=True, validator=_flag)
+    sync_batchnorm: bool = attrs.field(default=False, validator=_flag)
     compile: bool | dict[str, Any] | None = attrs.field(default=None, validator=_compile)
-    detect_anomaly: bool = attrs.field(default=False, validator=_flag())
+    detect_anomaly: bool = attrs.field(default=False, validator=_flag)
     reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=_count(0))
     default_root_dir: str = attrs.field(default=None, converter=_root, validator=_path)
 
@@ -272,7 +258,7 @@ class Settings:
 
 
 def check_supported(settings: Settings, strategy: Strategy) -> None:
-    """Refuse what the strategy cannot do, before processes start."""
+    """Reject what the strategy cannot do, before processes start."""
     if settings.gradient_clip_val is not None:
         strategy.check_clip_algorithm(settings.gradient_clip_algorithm, "gradient_clip_algorithm")
     if settings.compile:

@@ -52,7 +52,7 @@ _OF_SERVICES = ("CORE_SERVICE_", "CORE_PORT_")
 
 
 def check_variables(environ: Mapping[str, str]) -> None:
-    """Refuse a misspelt variable of torch-hal, which would have no effect.
+    """Reject a misspelt variable of torch-hal, which would have no effect.
 
     Variables that begin with ``CORE_`` and are similar to none are other programs' own.
 

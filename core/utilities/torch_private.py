@@ -115,7 +115,7 @@ def non_persistent_buffers(module: nn.Module) -> set[str]:
 
 
 def check_input_dim(layer: Any, inputs: Tensor) -> None:
-    """Refuse inputs that do not have the number of dimensions of this batch norm layer, as torch does."""
+    """Reject inputs that do not have the number of dimensions of this batch norm layer, as torch does."""
     layer._check_input_dim(inputs)
 
 
@@ -184,10 +184,6 @@ class FixedBuckets(DistributedDataParallel):
     By default, DistributedDataParallel starts with one layout and changes it after the first step to the order in
     which gradients became ready. Sums over three or more processes, and communication hooks, depend on where in a
     bucket a gradient is, so the first step of a resumed run would differ in the last bits.
-
-    Args:
-        module: As in the base class.
-        **arguments: As in the base class.
     """
 
     def __init__(self, module: nn.Module, **arguments: Any) -> None:

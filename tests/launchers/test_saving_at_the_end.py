@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def write_and_leave(environ: dict[str, str], marker: Path, io: Any) -> None:
 @pytest.fixture(autouse=True)
 def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write takes longer than processes otherwise wait for each other when they leave."""
-    monkeypatch.setattr(process_group, "LEAVE_TIME", timedelta(seconds=0.3))
+    monkeypatch.setattr(process_group, "LEAVE_SECONDS", 0.3)
 
 
 def test_the_others_wait_for_a_write(tmp_path: Path) -> None:

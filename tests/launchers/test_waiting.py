@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import HashStore
 from core.errors import LaunchError
 from core.strategies import meeting_point
 from core.strategies.store import notes, run_store
+from core.strategies.time_limits import wait_until
 from core.utilities import torch_private
 
 
@@ -97,3 +98,22 @@ def test_notes_of_any_length(length: int) -> None:
     assert reader.get("long") == value
     reader.delete("long")
     assert store.num_keys() == there
+
+
+def test_waiting_ends_with_the_condition_or_the_limit() -> None:
+    """It returns what the condition has returned last; a limit that is over still means one look."""
+    looks = iter([0, None, "there", "later"])
+    assert wait_until(lambda: next(looks), 5.0) == "there"
+    begin = time.monotonic()
+    assert wait_until(list, 0.2) == []
+    assert 0.2 <= time.monotonic() - begin < 2.0
+    assert wait_until(lambda: "at once", -1.0) == "at once"
+
+
+def test_waiting_together_has_one_limit_for_all() -> None:
+    """Of three ranks of which two have not come, and not the limit for each of them."""
+    board = notes.Board(HashStore(), timedelta(seconds=5), None)
+    board.set("place/1", b"")
+    begin = time.monotonic()
+    assert board.absent("place", [0, 1, 2], 0.5) == [0, 2]
+    assert time.monotonic() - begin < 0.95

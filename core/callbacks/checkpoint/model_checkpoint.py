@@ -192,7 +192,7 @@ class ModelCheckpoint(Checkpoint):
         Args:
             metrics: Numbers or scalar tensors, by name; one that is missing is written as 0.
             filename: A format in place of this callback's own.
-            ver: The number that tells it from another checkpoint of the same name.
+            ver: The number that distinguishes it from another checkpoint of the same name.
             prefix: What the name begins with.
         """
         name = format_name(filename or self.filename or DEFAULT, metrics, self.auto_insert_metric_name)

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...hints.argument_checks import check_count
+from ...loggers.values import inference
 from ...logging import show
 from ...random import get_rng_state, set_rng_state
 from ...utilities.nested import map_tensors
@@ -261,13 +261,9 @@ def _count_flops(trainer: Trainer, module: nn.Module, inputs: Any) -> dict[str, 
 @contextmanager
 def _unchanged(strategy: Any, module: nn.Module) -> Iterator[None]:
     """A forward pass within changes nothing: modes and random numbers are as before."""
-    modes = [(part, part.training) for part in module.modules()]
     generators = get_rng_state(strategy.accelerator, strategy.root_device)
-    module.eval()
     try:
-        with torch.no_grad():
+        with inference(module):
             yield
     finally:
-        for part, training in modes:
-            part.training = training
         set_rng_state(generators, strategy.accelerator, strategy.root_device)

@@ -145,7 +145,7 @@ class Memory:
         self._next, self._shown = 0.0, dict[str, str]()
 
     def shown(self, trainer: Trainer) -> dict[str, str]:
-        """``{"memory": "1.2 GB"}``; nothing if the accelerator does not tell."""
+        """``{"memory": "1.2 GB"}``; nothing if the accelerator does not report it."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + MEMORY_SECONDS
             stats = trainer.accelerator.get_device_stats(trainer.strategy.root_device)

@@ -23,7 +23,7 @@ def has_rich() -> bool:
 
 
 def check_rich(owner: object, instead: str) -> None:
-    """Refuse to go on without rich.
+    """Check that rich is installed.
 
     Args:
         owner: What needs it.

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import signal
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from ...errors import LaunchError
+from ..time_limits import wait_until
 
 __all__ = ["Launcher"]
-
-POLL_SECONDS = 0.1
-"""How often the state of the processes is checked."""
-
-SETTLE_SECONDS = 1.0
-"""How long to wait after a failure for others, so that the error names the process that failed first."""
 
 
 class Launcher(ABC):
@@ -61,16 +56,13 @@ ProcessT = TypeVar("ProcessT", bound=_Endable)
 
 def end_processes(processes: Iterable[ProcessT], is_alive: Callable[[ProcessT], bool], grace: float) -> None:
     """Terminate processes, and kill those that are still running after ``grace`` seconds."""
-    remaining = [process for process in processes if is_alive(process)]
-    for process in remaining:
+    running = [process for process in processes if is_alive(process)]
+    for process in running:
         process.terminate()
-    deadline = time.monotonic() + grace
-    while remaining:
-        time.sleep(POLL_SECONDS / 4)
-        remaining = [process for process in remaining if is_alive(process)]
-        if time.monotonic() > deadline:
-            for process in remaining:
-                process.kill()
+    if not wait_until(lambda: not any(map(is_alive, running)), grace):
+        for process in filter(is_alive, running):
+            process.kill()
+        wait_until(lambda: not any(map(is_alive, running)), math.inf)
 
 
 def describe_exit(code: int) -> str:
@@ -84,7 +76,7 @@ def describe_exit(code: int) -> str:
 
 
 def advice_on(code: int) -> str:
-    """What to do about an exit code of a process that told no reason; begins with a space, or is empty."""
+    """What to do about an exit code of a process that gave no reason; begins with a space, or is empty."""
     if code == -9:
         return (
             " If you did not do that, the system did, because memory was exhausted ('dmesg' says so): use a smaller "

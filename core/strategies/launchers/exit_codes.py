@@ -57,7 +57,11 @@ def agreed_exit_code() -> int | None:
 
 
 class _Exit:
-    """What ``sys.exit`` was called with: neither an exception hook nor a handler at exit is told."""
+    """What ``sys.exit`` was called with.
+
+    There is no other way to learn it in a process that the user has started. Python handles SystemExit before it calls
+    ``sys.excepthook``, and has dropped the exception when handlers at exit run. Only a launcher sees exit codes.
+    """
 
     status: Any = None
     place = ""
@@ -135,7 +139,7 @@ def explanation(error: BaseException) -> str | None:
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Whether ``error`` is only the consequence of another process's failure, as far as can be told."""
+    """Whether ``error`` is only the consequence of another process's failure, as far as is known."""
     if explanation(error) is not None:
         return False
     if isinstance(error, LaunchError):
@@ -144,12 +148,7 @@ def is_lost_peer(error: BaseException) -> bool:
 
 
 def print_interrupted(trace: TracebackType | None, who: str = "") -> None:
-    """Say in one line that this process ends by Ctrl-C, and where in the script it was.
-
-    Args:
-        trace: Of the KeyboardInterrupt.
-        who: Which process of the run it is.
-    """
+    """Say in one line that this process ends by Ctrl-C, and where in the script it was."""
     place = ""
     for frame, line in traceback.walk_tb(trace):
         if frame.f_globals.get("__name__") == "__main__":

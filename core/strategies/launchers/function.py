@@ -25,7 +25,8 @@ import torch
 
 from ...errors import LaunchError
 from ...random import set_host_rng_state
-from .base import POLL_SECONDS, SETTLE_SECONDS, Launcher, advice_on, describe_exit, end_processes
+from ..time_limits import FAILED_TOO_SECONDS, PROCESS_POLL_SECONDS
+from .base import Launcher, advice_on, describe_exit, end_processes
 from .cause import cause_of, first_line, format_error, ranked, tell_only
 from .exit_codes import EndedBySignal, exit_code_of, failed_at, is_lost_peer, show_launch_errors
 from .interrupts import forwarding, interrupts_blocked, unblock_interrupts, watch_parent
@@ -116,7 +117,8 @@ class FunctionLauncher(Launcher):
                     # inherits one would wait for it forever.
                     _in_fresh_thread(lambda: self._fork(task))
                 else:
-                    self._spawn()
+                    for local_rank in range(self.num_processes):
+                        self._start(local_rank, None, None)
             if payload is not None:
                 self._send(payload)
             with forwarding(lambda: [worker.process.pid for worker in self._workers if worker.exit_code is None]):
@@ -130,10 +132,6 @@ class FunctionLauncher(Launcher):
         for worker in self._workers:
             worker.close()
         self._workers.clear()
-
-    def _spawn(self) -> None:
-        for local_rank in range(self.num_processes):
-            self._start(local_rank, None, None)
 
     def _fork(self, task: _Task) -> None:
         collects = gc.isenabled()
@@ -173,12 +171,12 @@ class FunctionLauncher(Launcher):
         workers = self._workers
         deadline, is_failing = None, False
         while any(worker.exit_code is None for worker in workers):
-            wait([handle for worker in workers for handle in worker.handles()], timeout=POLL_SECONDS)
+            wait([handle for worker in workers for handle in worker.handles()], timeout=PROCESS_POLL_SECONDS)
             for worker in workers:
                 worker.update()
             failed = [worker for worker in workers if worker.has_failed()]
             if not is_failing and not all(worker.ends_by_signal for worker in failed):
-                is_failing, deadline = True, time.monotonic() + SETTLE_SECONDS
+                is_failing, deadline = True, time.monotonic() + FAILED_TOO_SECONDS
             elif deadline is None and (failed or all(worker.report for worker in workers)):
                 deadline = time.monotonic() + self._exit_timeout
             if deadline is not None and time.monotonic() > deadline:

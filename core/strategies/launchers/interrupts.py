@@ -1,12 +1,12 @@
 """What ends started processes from outside: Ctrl-C and other signals, and the end of the process that started them.
 
-While they import the script, Ctrl-C ends them in silence, and the process that started them says so: Python would show
+While they import the script, Ctrl-C ends them silently, and the process that started them says so: Python would show
 the traceback of an import in each. So they start with SIGINT blocked, and core unblocks it when the script has imported
 it. Until then, the process that started them ends them by SIGTERM.
 
-Where the system has real-time signals, such a process also blocks SIGRTMAX, which nothing sends. This tells it from one
-that blocks SIGINT for a moment: the system does so while a handler of SIGINT runs, and the C library blocks all signals
-while it starts a thread.
+Where the system has real-time signals, such a process also blocks SIGRTMAX, which nothing sends. This distinguishes it
+from one that blocks SIGINT for a moment: the system does so while a handler of SIGINT runs, and the C library blocks
+all signals while it starts a thread.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...errors import LaunchError
+from ..time_limits import ORPHAN_SECONDS, PARENT_POLL_SECONDS, SAME_SIGNAL_SECONDS
 from .cause import print_error
 from .exit_codes import exit_status
 
 __all__ = [
     "IMPORTING",
     "LIFELINE",
-    "SAME_SECONDS",
     "attach_lifeline",
     "blocks_interrupts",
     "end_with_launcher",
@@ -83,9 +83,6 @@ def blocks_interrupts(process: int) -> bool:
     return False
 
 
-SAME_SECONDS = 0.5
-"""Within this time, a signal is the same one: a terminal sends it to a whole group, whose launcher forwards it."""
-
 _SIGNALS = [signal.Signals[name] for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
 
 
@@ -106,7 +103,7 @@ def forwarding(processes: Callable[[], Iterable[int | None]]) -> Iterator[None]:
 
     def forward(number: int, frame: Any) -> None:
         before, last[number] = last.get(number), time.monotonic()
-        if before is not None and last[number] - before < SAME_SECONDS:
+        if before is not None and last[number] - before < SAME_SIGNAL_SECONDS:
             return
         running = [process for process in processes() if process is not None]
         if number == signal.SIGINT and any(map(blocks_interrupts, running)):
@@ -149,16 +146,13 @@ def _end_as(error: LaunchError, received: Iterable[int]) -> None:
 LIFELINE = "CORE_LIFELINE"
 """The environment variable with the process ID of the launcher."""
 
-_POLL_SECONDS = 0.5
-_GRACE_SECONDS = 5.0
-
 
 def attach_lifeline(environ: MutableMapping[str, str]) -> bool:
     """End this process when the launcher's process ends, for whatever reason. Call it with ``os.environ``, early.
 
     The variable is removed from ``environ``. It only has an effect in the process that it is meant for: a program
     that this process starts inherits the variable, but has another parent. If the launcher has already ended, the two
-    cannot be told apart, and both end. Calling this again has no effect.
+    cannot be distinguished, and both end. Calling this again has no effect.
 
     Returns:
         Whether this process is now tied to its parent.
@@ -215,9 +209,8 @@ def watch_parent(parent: int, own_name: str = "", parents_name: str = "") -> Non
 
 def _watch(parent: int, own: str, named: str) -> None:
     while os.getppid() == parent:
-        time.sleep(_POLL_SECONDS)
+        time.sleep(PARENT_POLL_SECONDS)
     logger.error("%s ends because %s, which started it, has ended", own, named)
     os.kill(os.getpid(), signal.SIGTERM)
-    # A signal handler that only sets a flag does not interrupt a collective.
-    time.sleep(_GRACE_SECONDS)
+    time.sleep(ORPHAN_SECONDS)
     os._exit(1)

@@ -16,7 +16,8 @@ from multiprocessing import process as multiprocess
 from typing import NamedTuple
 
 from ...errors import LaunchError
-from .base import POLL_SECONDS, SETTLE_SECONDS, Launcher, advice_on, describe_exit, end_processes
+from ..time_limits import FAILED_TOO_SECONDS, PROCESS_POLL_SECONDS, wait_until
+from .base import Launcher, advice_on, describe_exit, end_processes
 from .cause import CAUSE, causes_in, is_interactive, print_error, tell_also
 from .exit_codes import agreed_exit_code, ended_by_failure, exit_status, note_exits, show_launch_errors
 from .interrupts import LIFELINE, interrupts_blocked
@@ -117,9 +118,7 @@ class ScriptLauncher(Launcher):
         Raises:
             LaunchError: A process was killed or exited with a code other than 0.
         """
-        deadline = time.monotonic() + settle
-        while (failure := self._first_failure()) is None and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS / 4)
+        failure = wait_until(self._first_failure, settle)
         if failure is not None:
             self._main_knows.set()
             raise _error(*failure)
@@ -135,9 +134,7 @@ class ScriptLauncher(Launcher):
         """
         atexit.unregister(self._at_exit)
         self._main_knows.set()
-        deadline = time.monotonic() + (0.0 if failed else self._exit_timeout)
-        while self._first_failure() is None and self._alive() and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS / 4)
+        wait_until(lambda: self._first_failure() or not self._alive(), 0.0 if failed else self._exit_timeout)
         failure, late = self._first_failure(), self._alive()
         self.stop()
         self._children.clear()
@@ -171,12 +168,12 @@ class ScriptLauncher(Launcher):
             return self._failure
 
     def _watch(self) -> None:
-        while not self._main_knows.wait(POLL_SECONDS):
+        while not self._main_knows.wait(PROCESS_POLL_SECONDS):
             failure = self._first_failure()
             if failure is None:
                 continue
             deadline = time.monotonic() + self._grace
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(FAILED_TOO_SECONDS)
             self.stop()
             if not self._main_knows.wait(max(0.0, deadline - time.monotonic())):
                 logger.critical("this process was still blocked after %g s and is ended", self._grace)

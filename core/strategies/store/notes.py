@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -16,10 +16,10 @@ from torch.distributed.distributed_c10d import Store
 
 from ...errors import LaunchError
 from ..calls import Calls
+from ..time_limits import BEAT_SECONDS, LOOK_SECONDS, SILENT_LOOKS, wait_until
 from .run_store import another_connection
 
 __all__ = [
-    "BEAT_SECONDS",
     "Board",
     "Peers",
     "Watch",
@@ -103,6 +103,21 @@ class Board:
             store = another_connection(self._store)
         return Board(store, self.timeout, None, self._peers)
 
+    def absent(self, place: str, ranks: Iterable[int], seconds: float, goes_on: bool = False) -> list[int]:
+        """Wait for the note ``place/rank`` of each of ``ranks``; those whose note is not there within ``seconds``.
+
+        Args:
+            place: What the keys begin with.
+            ranks: Of the processes that leave the notes.
+            seconds: How long it waits for all of them together.
+            goes_on: As for :meth:`wait`.
+
+        Raises:
+            LaunchError: As :meth:`wait`.
+        """
+        deadline = time.monotonic() + seconds
+        return [rank for rank in ranks if not self.wait(f"{place}/{rank}", deadline - time.monotonic(), rank, goes_on)]
+
     def delete(self, key: str) -> None:
         """Remove a note that this process has written or read."""
         with _store_errors():
@@ -152,18 +167,16 @@ class Board:
 
 def wait_for_key(store: Store, key: str, seconds: float, check: Callable[[], None] | None) -> bool:
     """Wait until ``key`` is in ``store``; whether it is within ``seconds``."""
-    deadline = time.monotonic() + seconds
-    pause = 0.0005
-    # The store's own wait cannot be interrupted, and does not notice that a process has died.
-    while not store.check([key]):
+
+    def is_there() -> bool:
+        if store.check([key]):
+            return True
         if check is not None:
             check()
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(pause)
-        # A short wait ends at once, and a long one does not keep the store busy.
-        pause = min(2 * pause, 0.05)
-    return True
+        return False
+
+    # The store's own wait cannot be interrupted, and does not notice that a process has died.
+    return wait_until(is_there, seconds)
 
 
 @contextmanager
@@ -179,21 +192,8 @@ def lost_store(error: Exception) -> LaunchError:
     return LaunchError(f"the store in which the processes meet was lost, probably with the process serving it: {error}")
 
 
-LOOK_SECONDS = 1.0
-"""How often a process looks whether one that it waits for still runs."""
-BEAT_SECONDS = 5.0
-"""How often a process shows that it runs, to those of other machines, and how often these look."""
-SILENT_LOOKS = 12
-"""So many looks in a row must find no sign of a process before it counts as ended: it may be busy in C code."""
-
-
 class Peers:
-    """The processes of a run. On Linux, those of one machine see each other; others go by the signs that they give.
-
-    Args:
-        store: Of the run.
-        rank: Of this process.
-    """
+    """The processes of a run. On Linux, those of one machine see each other; others go by the signs that they give."""
 
     def __init__(self, store: Store, rank: int) -> None:
         self._store, self._rank = store, rank
@@ -266,7 +266,7 @@ class Watch:
 
 
 def beat(store: Any, rank: int) -> None:
-    """Show that process ``rank`` runs; called every :data:`BEAT_SECONDS` by one of its threads."""
+    """Show that process ``rank`` runs; called every ``BEAT_SECONDS`` by one of its threads."""
     store.add(f"peers/sign/{rank}", 1)
 
 
@@ -285,7 +285,7 @@ def _machine() -> str:
 
 
 def _start_of(process: int) -> str:
-    """When a process was started, which tells it from a later one with its ID; empty if it has ended."""
+    """When a process was started, which distinguishes it from a later one with its ID; empty if it has ended."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             # See proc(5): the name in parentheses may hold any character; behind it, the start is the 20th field.

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from ...environments.local import GLOO_INTERFACE
 from ...errors import LaunchError
 from ...utilities.torch_private import LIBUV_TAKES_SOCKETS, PrefixStore, Store, TCPStore, clone_of_store
+from ..time_limits import CONNECTING_SECONDS, LONGEST_PAUSE_SECONDS, PORT_SECONDS, TELL_SECONDS
 
 __all__ = [
     "Patience",
@@ -41,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
-LATE_SECONDS = 5.0
 _hosted: dict[int, TCPStore] = {}
 """The stores on fixed ports. A port belongs to the process: a later run finds the same store there."""
 _served: weakref.WeakSet[TCPStore] = weakref.WeakSet()
@@ -85,11 +85,6 @@ def another_connection(store: Store) -> Store:
     raise TypeError(f"store={store!r}: a second connection to it cannot be made")
 
 
-PATIENCE = 5.0
-"""Seconds to wait for a port in use. torchrun and others pick a free one, which a connection may take for a moment
-before the store opens it."""
-
-
 def listen_on_loopback(host: str, port: int) -> socket.socket | None:
     """A socket that only this machine reaches; ``None`` if ``host`` is not a loopback address.
 
@@ -107,7 +102,7 @@ def listen_on_loopback(host: str, port: int) -> socket.socket | None:
     if not address.is_loopback:
         return None
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PORT_SECONDS
     while True:
         try:
             # The backlog is for all ranks at once, on a machine with many devices.
@@ -115,7 +110,7 @@ def listen_on_loopback(host: str, port: int) -> socket.socket | None:
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
                 raise
-        time.sleep(0.05)
+        time.sleep(LONGEST_PAUSE_SECONDS)
 
 
 def host_store(host: str, port: int = 0, *, timeout: timedelta = DEFAULT_TIMEOUT) -> TCPStore:
@@ -195,8 +190,8 @@ def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT)
             patience.tell()
     thread.join(1.0)  # torch's own error at the same limit says more
     if thread.is_alive():
-        # If torch gives up while the interpreter ends, it aborts the process. It is late by its pause between attempts.
-        atexit.register(thread.join, LATE_SECONDS)
+        # If torch gives up while the interpreter ends, it aborts the process.
+        atexit.register(thread.join, CONNECTING_SECONDS)
     if made:
         return made[0]
     if not errors:
@@ -207,10 +202,6 @@ def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT)
     if not isinstance(errors[0], RuntimeError):  # in torch 2.6 also if another program answers
         raise errors[0]
     raise LaunchError(f"no store answers at {host}:{port} for the processes to meet: {errors[0]}") from errors[0]
-
-
-TELL_SECONDS = 10.0
-"""How long a process waits before it says so."""
 
 
 class Patience:
@@ -263,7 +254,7 @@ class Patience:
 
 
 def address_of(store: Store) -> str:
-    """Where ``store`` is served, as in ``" at 127.0.0.1:29500"``; empty if it does not tell."""
+    """Where ``store`` is served, as in ``" at 127.0.0.1:29500"``; empty if it has none."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     host, port = getattr(store, "host", None), getattr(store, "port", None)

@@ -58,7 +58,7 @@ class FinishedFit:
         """To be sent to another process: without the module, all tensors on the CPU."""
         assert self.state is not None
         rest = {} if self.is_divided else self.state.training_state()
-        parts = map_tensors(lambda tensor: tensor.detach().cpu(), {**self.parts, **rest})
+        parts = _on_host({**self.parts, **rest})
         return attrs.evolve(self, module=None, parts=parts, state=None)
 
     def save(

@@ -410,7 +410,7 @@ def _check_parts(checkpoint: dict[str, Any], path: str, *parts: str) -> None:
 
 
 def _check_number(checkpoint: Mapping[str, Any], given: int, path: str) -> None:
-    """Refuse a checkpoint of more or fewer optimizers than the module has."""
+    """Reject a checkpoint of more or fewer optimizers than the module has."""
     saved = len(checkpoint["optimizer_states"])
     if saved != given:
         raise CheckpointError(

@@ -251,12 +251,7 @@ KINDS = ("train", "val")
 
 
 class Reloading:
-    """Says when ``reload_dataloaders_every_n_epochs`` is due, and creates the loaders. Every process asks it alike.
-
-    Args:
-        run: The run.
-        source: Where its loaders come from.
-    """
+    """Says when ``reload_dataloaders_every_n_epochs`` is due, and creates the loaders. Every process asks it alike."""
 
     def __init__(self, run: RunContext, source: DataSource) -> None:
         self._run, self._source = run, source
@@ -291,7 +286,7 @@ class Reloading:
 
 
 def check_reloading(every: int, source: DataSource) -> None:
-    """Refuse ``reload_dataloaders_every_n_epochs`` where there is nothing to call again.
+    """Reject ``reload_dataloaders_every_n_epochs`` where there is nothing to call again.
 
     Raises:
         ConfigurationError: All loaders were passed to ``fit``.

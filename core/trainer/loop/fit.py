@@ -480,7 +480,7 @@ class FitLoop:
             self._has_warned = warn_of_infinite_loss(loss, logged, self._run.progress)
 
     def _check_losses(self, is_whole: bool) -> None:
-        """Refuse an epoch, of which the batches so far are the whole, that trained on none of its batches."""
+        """Reject an epoch, of which the batches so far are the whole, that trained on none of its batches."""
         if is_whole and self._has_loss is False and self._steps_itself:
             raise ConfigurationError(
                 f"training_step: returned None for every batch of epoch {self._run.progress.epoch}, so nothing was "

@@ -143,8 +143,7 @@ def _run_stage(
             context.profiler.setup(source.stage, runtime.strategy.global_rank, trainer.log_dir)
         source.prepare(runtime.strategy)
         source.setup("datamodule")
-        for hook in context.hooks.bind_callbacks("setup"):
-            hook(source.stage)
+        context.hooks.call_callbacks("setup", source.stage)
         source.setup("module")
         module.configure_model()
         runtime.strategy.setup(trainer)
@@ -153,8 +152,7 @@ def _run_stage(
         finished = None if run.fit_loop is None else FinishedFit.of(run.fit_loop.state)
         run.finished = finished or run.finished
         source.teardown("datamodule")
-        for hook in context.hooks.bind_callbacks("teardown"):
-            hook(source.stage)
+        context.hooks.call_callbacks("teardown", source.stage)
         source.teardown("module")
         if runtime.plan.runs_function:  # this process ends with the run
             outcome = Results.of(context, outcome, finished)
@@ -162,8 +160,7 @@ def _run_stage(
         run.interrupted = True
         status = "interrupted" if isinstance(error, (KeyboardInterrupt, EndedBySignal)) else "failed"
         try:
-            for hook in context.hooks.bind_callbacks("on_exception"):
-                hook(error)
+            context.hooks.call_callbacks("on_exception", error)
             if datamodule is not None:
                 datamodule.on_exception(error)
         finally:

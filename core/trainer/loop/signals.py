@@ -24,22 +24,22 @@ from ...data.workers import Handled
 from ...errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
 from ...strategies.launchers.cause import is_interactive
 from ...strategies.launchers.exit_codes import EndedBySignal
-from ...strategies.launchers.interrupts import SAME_SECONDS
 from ...strategies.store.notes import Board
+from ...strategies.time_limits import (
+    AGREE_SECONDS,
+    ALONE_SECONDS,
+    LATE_SIGNAL_SECONDS,
+    REQUEST_SECONDS,
+    REQUEUE_SECONDS,
+    SAME_SIGNAL_SECONDS,
+    SIGNAL_POLL_SECONDS,
+)
 
 __all__ = ["DEFAULT_SIGNALS", "HeldBack", "Signals", "read_signals"]
 
 DEFAULT_SIGNALS = {"SIGTERM": "stop", "SIGINT": "stop", "SIGUSR1": "save"}
 ACTIONS = ("stop", "save", "requeue")
 
-POLL_SECONDS = 0.5
-"""How often a process looks whether another received a signal."""
-AGREE_SECONDS = 60.0
-"""How long processes wait for each other's answers."""
-ALONE_SECONDS = 5.0
-"""How long a process has to end after a signal, if another has ended and so they cannot agree."""
-LATE_SECONDS = 5.0
-"""How long after the end of a fit the same signal may still come from the launcher, on a busy machine."""
 NEVER = 10**18
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class _OnceMore(Handled):
         """Handle it."""
         del frame
         signal.signal(number, self.before)
-        if time.monotonic() - self._begin > LATE_SECONDS:
+        if time.monotonic() - self._begin > LATE_SIGNAL_SECONDS:
             os.kill(os.getpid(), number)
 
 
@@ -233,7 +233,7 @@ class Signals:
         self._done.set()
         os.write(self._pipe[1], b"\0")
         if self._thread is not None:
-            self._thread.join(5.0)
+            self._thread.join(REQUEST_SECONDS)
         # If the thread still waits for the store, that is out of reach, and this process would wait too.
         is_reachable = self._thread is None or not self._thread.is_alive()
         if self._board is not None and is_reachable and not isinstance(error, EndedBySignal):
@@ -249,10 +249,7 @@ class Signals:
     def _watch(self) -> None:
         try:
             while not self._done.is_set():
-                select.select([self._pipe[0]], [], [], POLL_SECONDS)
-                with suppress(BlockingIOError):
-                    for number in os.read(self._pipe[0], 64):
-                        self._note(number)
+                self._wait()
                 if self._received and self._board is None and not self.is_due:
                     self._signal = self._first()
                     self._received.remove(self._signal)
@@ -266,18 +263,22 @@ class Signals:
             logger.debug("rank %s looks for its own signals only: %s", self._rank, error)
             self._end_alone()
 
+    def _wait(self) -> None:
+        """Wait for signals for a while, and note them."""
+        select.select([self._pipe[0]], [], [], SIGNAL_POLL_SECONDS)
+        with suppress(BlockingIOError):
+            for number in os.read(self._pipe[0], 64):
+                self._note(number)
+
     def _end_alone(self) -> None:
         """After another process has ended, end this one if it is told to and its main thread does not fail by itself.
 
         The main thread may wait where it does not notice, as for input.
         """
         while self._is_acting or not any(self._actions[number] != "save" for number in self._last):
-            select.select([self._pipe[0]], [], [], POLL_SECONDS)
+            self._wait()
             if self._done.is_set():
                 return
-            with suppress(BlockingIOError):
-                for number in os.read(self._pipe[0], 64):
-                    self._note(number)
         if not self._done.wait(ALONE_SECONDS):
             number = next(number for number in self._last if self._actions[number] != "save")
             name = signal.Signals(number).name
@@ -291,7 +292,7 @@ class Signals:
             return
         now, before = time.monotonic(), self._last.get(number)
         self._last[number] = now
-        if before is not None and now - before < SAME_SECONDS:
+        if before is not None and now - before < SAME_SIGNAL_SECONDS:
             return
         if before is not None and self._actions[number] != "save":
             sys.stderr.write(f"rank {self._rank}: a second {signal.Signals(number).name} ends this process at once\n")
@@ -343,9 +344,9 @@ class Signals:
         if self._rank != 0:
             comes = board.wait(f"{place}/target", 2 * AGREE_SECONDS, 0)
             return int(board.get(f"{place}/target")) if comes else NEVER
-        target, deadline, ranks = NEVER, time.monotonic() + AGREE_SECONDS, range(self._world_size)
+        target, ranks = NEVER, range(self._world_size)
         try:
-            if all(board.wait(f"{place}/{rank}", deadline - time.monotonic(), rank) for rank in ranks):
+            if not board.absent(place, ranks, AGREE_SECONDS):
                 # A process that was between the addition and the comparison goes on to the next batch.
                 target = 1 + max(int(board.get(f"{place}/{rank}")) for rank in ranks)
             else:
@@ -389,9 +390,9 @@ class Signals:
         self._number, self.is_due, self._is_acting = self._number + 1, False, False
 
     def _start_again(self) -> None:
-        """Ask the scheduler; if it refuses, the run ends all the same, with its checkpoint."""
+        """Ask the scheduler; if it does not accept, the run ends all the same, with its checkpoint."""
         try:
-            asked = subprocess.run(self._requeue, capture_output=True, text=True, timeout=60, check=False)
+            asked = subprocess.run(self._requeue, capture_output=True, text=True, timeout=REQUEUE_SECONDS, check=False)
             said = "" if asked.returncode == 0 else asked.stderr.strip() or f"exit code {asked.returncode}"
         except (OSError, subprocess.TimeoutExpired) as error:
             said = str(error)

@@ -41,10 +41,6 @@ def exchanged(strategy: Strategy, own: Mapping[str, Pending]) -> dict[str, Tenso
 
     Every process calls it, also one that has none. It is one small collective, as long as there are few values.
 
-    Args:
-        strategy: Of the run.
-        own: Those of this process, by name.
-
     Raises:
         ConfigurationError: The processes have not logged the same names for the same batches; raised in every process.
     """

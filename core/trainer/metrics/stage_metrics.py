@@ -5,13 +5,13 @@ Values stay tensors on their device until they are read, so logging does not wai
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...data.batches import first_dimensions
 from ...errors import ConfigurationError, WrongTypeError, quoted
 from ...logging import get_logger
 from ...strategies.base import Strategy
@@ -20,7 +20,7 @@ from ..trainer_state import Progress
 from .log_exchange import NOWHERE, combined, exchanged
 from .metric import Metric, ObjectMetric, Pending, Value, combine_objects, is_metric_object
 
-__all__ = ["StageMetrics", "first_dimension"]
+__all__ = ["StageMetrics"]
 
 logger = get_logger(__name__)
 
@@ -130,7 +130,7 @@ class StageMetrics:
         """The size of the running batch; the first log says so if it is not certain."""
         if not self._has_weighted and self.batch is not None and metric.reduce_fx == "mean":
             self._has_weighted = True
-            sizes = set(_first_dimensions(self.batch))
+            sizes = set(first_dimensions(self.batch))
             if len(sizes) != 1 and not isinstance(self.batch, str | int | float):
                 logger.warning(
                     "log(%r): %s, so the mean of the epoch may weigh batches wrongly where they differ in size. Pass "
@@ -140,7 +140,7 @@ class StageMetrics:
                     if not sizes
                     else f"the tensors of a batch have {sorted(sizes)} rows, and the first one counts",
                 )
-        return first_dimension(self.batch)
+        return next(first_dimensions(self.batch), 1)
 
     def _new(
         self, key: tuple[str, str], value: Any, metric_attribute: str | None, owner: Any, options: tuple[Any, ...]
@@ -157,14 +157,9 @@ class StageMetrics:
         for option, given in {**flags, "logger": logger, "on_step": on_step, "on_epoch": on_epoch}.items():
             if not isinstance(given, bool) and not (given is None and option not in flags):
                 raise WrongTypeError(f"log({name!r}, {option}={given!r}): must be True or False.")
-        if moment == END and on_step:
-            raise ConfigurationError(
-                f"log({name!r}, on_step=True): the epoch has no further step. Leave out on_step, or log it in a step."
-            )
-        if moment == START and on_step:
-            raise ConfigurationError(
-                f"log({name!r}, on_step=True): no step is running. Leave out on_step, or log it in a step."
-            )
+        if moment != STEP and on_step:
+            why = "the epoch has no further step" if moment == END else "no step is running"
+            raise ConfigurationError(f"log({name!r}, on_step=True): {why}. Leave out on_step, or log it in a step.")
         if moment != STEP and on_epoch is False:
             raise ConfigurationError(
                 f"log({name!r}, on_epoch=False): what is logged before or after the steps of an epoch is a value of "
@@ -191,7 +186,7 @@ class StageMetrics:
         return kind(on_step, on_epoch, prog_bar, logger is not False, _reduction(name, reduce_fx), sync_dist, options)
 
     def _check_distinct(self, name: str, metric: Metric) -> None:
-        """Refuse two names of which one is published under the other's: ``a`` by step and by epoch, and ``a_step``."""
+        """Reject two names of which one is published under the other's: ``a`` by step and by epoch, and ``a_step``."""
         own = metric.published_names(name)
         for (other, _), before in self._metrics.items():
             if other != name and (shared := own & before.published_names(other)):
@@ -370,23 +365,3 @@ def _weight(name: str, batch_size: Any) -> Any:
     raise ConfigurationError(
         f"log({name!r}, batch_size={batch_size!r}): must be the number of items in the batch, ≥ 0."
     )
-
-
-def first_dimension(batch: Any) -> int:
-    """The size of the first dimension of the first tensor in ``batch`` that has one; 1 where there is none."""
-    return next(_first_dimensions(batch), 1)
-
-
-def _first_dimensions(data: Any) -> Iterator[int]:
-    if isinstance(data, Tensor):
-        if data.dim():
-            yield data.shape[0]
-        return
-    if isinstance(data, Mapping):
-        data = data.values()
-    elif dataclasses.is_dataclass(data):
-        data = [getattr(data, field.name, None) for field in dataclasses.fields(data)]
-    elif not isinstance(data, list | tuple):
-        return
-    for item in data:
-        yield from _first_dimensions(item)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class ClassOnly:
-    """A class method that returns an object of its class. It refuses to be called on one, which it would not change."""
+    """A class method that returns an object of its class. Calling it on one is an error: it would not change it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function

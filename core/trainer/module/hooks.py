@@ -277,13 +277,7 @@ def check_batch_hooks(strategy: Strategy, *owners: DataHooks | None) -> None:
 
 
 class BatchHooks:
-    """The overridden hooks of one run. What is not overridden costs nothing.
-
-    Args:
-        strategy: Of the run.
-        datamodule: Its overrides replace the Module's.
-        module: The Module.
-    """
+    """The overridden hooks of one run. What is not overridden costs nothing."""
 
     def __init__(self, strategy: Strategy, datamodule: DataHooks | None, module: DataHooks) -> None:
         self._strategy, self._module = strategy, module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from torch import nn
@@ -147,9 +148,5 @@ def _delegates(kind: type[nn.Module]) -> dict[str, Any]:
     found: dict[str, Any] = {name: _OfUser(name) for name in names if hasattr(kind, name)}
     found |= {name: _OfUser(name) for name in EXTRA_STATE if getattr(kind, name) is not getattr(nn.Module, name)}
     if kind.forward is not nn.Module.forward:
-        found["forward"] = property(_user_module)  # called as a module, with its hooks
+        found["forward"] = property(attrgetter("user_module"))  # called as a module, with its hooks
     return {"__doc__": kind.__doc__, "__module__": kind.__module__} | found
-
-
-def _user_module(adapter: PlainModule) -> nn.Module:
-    return adapter.user_module

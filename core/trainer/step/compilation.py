@@ -212,7 +212,7 @@ def _refuse(*args: Any, **kwargs: Any) -> None:
 
 
 class _NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context in which a collective is refused before it begins."""
+    """A context in which a collective is rejected before it begins."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function.namespace in COLLECTIVE_NAMESPACES:
@@ -234,7 +234,7 @@ OPAQUE = ("log", "log_dict", "print", "all_gather")
 
 
 def check_compile(module: Module, settings: Settings, strategy: Strategy, plan: Plan) -> None:
-    """Refuse to compile what cannot be compiled.
+    """Reject what cannot be compiled.
 
     Raises:
         ConfigurationError: The strategy cannot run compiled steps, the module optimizes manually, or a compiled module

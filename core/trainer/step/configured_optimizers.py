@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -224,7 +225,7 @@ class Schedules:
         self, schedules: Sequence[Schedule], module: Module, metric_log: MetricLog, strategy: Strategy
     ) -> None:
         self._metric_log, self._strategy = metric_log, strategy
-        self._step: Callable[[Any, Any], None] = overridden(module, Module, "lr_scheduler_step") or step_scheduler
+        self._step = overridden(module, Module, "lr_scheduler_step") or partial(Module.lr_scheduler_step, module)
         self._plain: dict[str, list[Schedule]] = {interval: [] for interval in INTERVALS}
         self._monitoring: dict[str, list[Schedule]] = {interval: [] for interval in INTERVALS}
         for schedule in schedules:
@@ -283,11 +284,3 @@ class Schedules:
             )
         logger.warning("lr_scheduler: %s. Its step is skipped", said)
         return None
-
-
-def step_scheduler(scheduler: Any, metric: Any) -> None:
-    """Step ``scheduler``, with ``metric`` unless it is ``None``."""
-    if metric is None:
-        scheduler.step()
-    else:
-        scheduler.step(metric)

@@ -64,13 +64,7 @@ class ControlledOptimizer(OptimizerWrapper):
 
 
 class Controls:
-    """What a Module's ``optimizers``, ``manual_backward``, ``toggle_optimizer`` and ``clip_gradients`` act on.
-
-    Args:
-        run: Of the fit.
-        optimizers: As the strategy set them up.
-        module: The module as the strategy set it up.
-    """
+    """What a Module's ``optimizers``, ``manual_backward``, ``toggle_optimizer`` and ``clip_gradients`` act on."""
 
     def __init__(self, run: RunContext, optimizers: Sequence[Optimizer], module: nn.Module) -> None:
         self._run, self._module = run, module

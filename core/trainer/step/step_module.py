@@ -18,11 +18,7 @@ __all__ = ["StepModule", "kept_tensors_explained", "loss_in"]
 
 
 class StepModule(nn.Module):
-    """Makes a step of the Module the forward pass that strategies wrap.
-
-    Args:
-        module: The Module whose steps are called.
-    """
+    """Makes a step of the Module the forward pass that strategies wrap."""
 
     step: Callable[[Any, int], Any]
     name: str

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ INNER: dict[str, type[CheckpointIO] | None] = {
     "safetensors": SafetensorsCheckpointIO,
 }
 sync = os.fsync
-process_group.LEAVE_TIME = timedelta(seconds=1)  # less than a save takes: the others wait for that all the same
+process_group.LEAVE_SECONDS = 1.0  # less than a save takes: the others wait for that all the same
 
 
 def sync_slowly(fd: Any) -> None:
