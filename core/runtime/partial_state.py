@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 
@@ -20,10 +20,9 @@ from ..hints.remedies import package
 from ..plan import Plan, Request, assemble, resolve
 from ..strategies.base import Strategy
 from ..utilities.live_runtimes import last_run
-from .checks import check_process, used_by_with
+from .checks import used_by_with
 from .collectives import split
 from .prepare.preparing import synchronize_generators
-from .process_control import only
 from .properties import RunFacts
 from .runtime import Runtime
 from .settings import read_rng_types
@@ -42,7 +41,6 @@ __all__ = [
     "tqdm",
 ]
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -159,45 +157,6 @@ class PartialState(RunFacts):
         """Like :meth:`core.Runtime.local_main_process_first`."""
         with self._meeting() as run, nullcontext() if run is None else run.local_main_process_first():
             yield
-
-    # -- in some processes only --------------------------------------------------------------------------------------
-
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """Call the built-in ``print``, in process 0 of each machine."""
-        if self.is_local_main_process:
-            print(*args, **kwargs)  # noqa: T201  what the user asked for
-
-    def on_main_process(self, function: Callable[P, T] | None = None) -> Any:
-        """Like :meth:`core.Runtime.on_main_process`."""
-        return only(function, lambda: self.is_main_process)
-
-    def on_local_main_process(self, function: Callable[P, T] | None = None) -> Any:
-        """Like :meth:`core.Runtime.on_local_main_process`."""
-        return only(function, lambda: self.is_local_main_process)
-
-    def on_last_process(self, function: Callable[P, T] | None = None) -> Any:
-        """Like :meth:`core.Runtime.on_last_process`."""
-        return only(function, lambda: self.is_last_process)
-
-    def on_process(self, function: Callable[P, T] | None = None, process_index: int | None = None) -> Any:
-        """Like :meth:`core.Runtime.on_process`."""
-
-        def runs_here() -> bool:
-            count = self.num_processes
-            return count == 1 or check_process("process_index", process_index, count) == self.process_index
-
-        return only(function, runs_here)
-
-    def on_local_process(self, function: Callable[P, T] | None = None, local_process_index: int | None = None) -> Any:
-        """Like :meth:`core.Runtime.on_local_process`."""
-
-        def runs_here() -> bool:
-            if self.num_processes == 1:
-                return True
-            count = self._strategy.local_processes
-            return check_process("local_process_index", local_process_index, count) == self.local_process_index
-
-        return only(function, runs_here)
 
     @used_by_with("PartialState().split_between_processes(inputs) as part")
     @contextmanager
