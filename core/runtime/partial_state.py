@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import importlib.util
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ..discovery.ranks import launched_ranks
 from ..environments.base import LAUNCHED
@@ -35,6 +37,8 @@ __all__ = [
     "broadcast_object_list",
     "gather",
     "gather_object",
+    "init_empty_weights",
+    "init_on_device",
     "is_initialized",
     "release_memory",
     "synchronize_rng_states",
@@ -312,6 +316,53 @@ def _last_run(function: str) -> Any:
             f"{function}: there is no Runtime in this process. Create one before, or call runtime.{function}(...)."
         )
     return run
+
+
+@contextmanager
+def init_on_device(device: torch.device | str, include_buffers: bool = False) -> Iterator[None]:
+    """Create the parameters of modules on ``device``.
+
+    ::
+
+        with init_on_device("cuda:0"):
+            model = Model()
+
+    Args:
+        device: The device.
+        include_buffers: Whether all other tensors of the block are created there too.
+    """
+    if include_buffers:
+        with torch.device(device):
+            yield
+        return
+
+    def place(module: nn.Module, name: str, parameter: nn.Parameter | None) -> Any:
+        if parameter is None or parameter.device == torch.device(device):  # one that two modules share stays one
+            return None
+        placed = nn.Parameter(parameter.data.to(device), parameter.requires_grad)
+        placed.__dict__.update(parameter.__dict__)
+        return placed
+
+    hook = register_module_parameter_registration_hook(place)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def init_empty_weights(include_buffers: bool = False) -> AbstractContextManager[None]:
+    """Create modules whose parameters have no memory, of any size.
+
+    ::
+
+        with init_empty_weights():
+            model = Model()
+        model.load_state_dict(weights, assign=True)
+
+    Args:
+        include_buffers: Whether buffers have none either.
+    """
+    return init_on_device("meta", include_buffers)
 
 
 def release_memory(*objects: Any) -> list[None]:

@@ -47,6 +47,7 @@ MODULES = frozenset(
         "tuner",
         "types",
         "utilities",
+        "warnings",
     ]
 )
 """Names that are modules, so a script that imports them uses nothing yet."""
