@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .data import skip_first_batches
     from .environments import ClusterEnvironment
     from .errors import CoreError
-    from .logging import get_logger, rank_zero_only
+    from .logging import get_logger, rank_zero_info, rank_zero_only, rank_zero_warn
     from .plan import Plan, Request, resolve
     from .precisions import Precision
     from .random import seed_everything, set_seed
@@ -65,11 +65,13 @@ if TYPE_CHECKING:
         broadcast_object_list,
         gather,
         gather_object,
+        init_empty_weights,
+        init_on_device,
         is_initialized,
         synchronize_rng_states,
         tqdm,
     )
-    from .runtime.prepare.wrappers import is_peft_model
+    from .runtime.prepare.wrappers import extract_model_from_parallel, is_peft_model
     from .strategies import Strategy
     from .trainer import DataModule, Module, Trainer
     from .trainer.tuner import Tuner, find_batch_size, find_learning_rate
@@ -110,16 +112,21 @@ __all__ = [
     "__version__",
     "broadcast",
     "broadcast_object_list",
+    "extract_model_from_parallel",
     "find_batch_size",
     "find_executable_batch_size",
     "find_learning_rate",
     "gather",
     "gather_object",
     "get_logger",
+    "init_empty_weights",
+    "init_on_device",
     "is_initialized",
     "is_peft_model",
     "notebook_launcher",
+    "rank_zero_info",
     "rank_zero_only",
+    "rank_zero_warn",
     "release_memory",
     "resolve",
     "seed_everything",
@@ -141,6 +148,8 @@ _HOMES = {
             "broadcast_object_list",
             "gather",
             "gather_object",
+            "init_empty_weights",
+            "init_on_device",
             "synchronize_rng_states",
             "tqdm",
         ),
@@ -163,9 +172,8 @@ _HOMES = {
     "Trainer": "torch_hal.trainer",
     **dict.fromkeys(("Tuner", "find_batch_size", "find_learning_rate"), "torch_hal.trainer.tuner"),
     "find_executable_batch_size": "torch_hal.runtime.batch_size",
-    "get_logger": "torch_hal.logging",
-    "rank_zero_only": "torch_hal.logging",
-    "is_peft_model": "torch_hal.runtime.prepare.wrappers",
+    **dict.fromkeys(("get_logger", "rank_zero_info", "rank_zero_only", "rank_zero_warn"), "torch_hal.logging"),
+    **dict.fromkeys(("extract_model_from_parallel", "is_peft_model"), "torch_hal.runtime.prepare.wrappers"),
     "notebook_launcher": "torch_hal.runtime.notebook",
     "release_memory": "torch_hal.runtime",
     "resolve": "torch_hal.plan",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,7 +18,15 @@ from .discovery.ranks import launched_ranks
 from .errors import ConfigurationError, WrongTypeError, nearest, quoted
 from .utilities.live_runtimes import last_run
 
-__all__ = ["MultiProcessAdapter", "follow_variable", "get_logger", "rank_zero_only", "show"]
+__all__ = [
+    "MultiProcessAdapter",
+    "follow_variable",
+    "get_logger",
+    "rank_zero_info",
+    "rank_zero_only",
+    "rank_zero_warn",
+    "show",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -142,6 +151,29 @@ def show(logger: logging.Logger, text: str, end: str = "\n") -> None:
         logger.info("%s", text)
     else:
         sys.stderr.write(text + end)
+
+
+@rank_zero_only
+def rank_zero_info(message: object, *args: object) -> None:
+    """Show a message in process 0: by the log where that shows INFO, otherwise on the standard error stream.
+
+    Args:
+        message: The message, or its format.
+        *args: What its format takes.
+    """
+    show(logging.getLogger("torch_hal"), str(message) % args if args else str(message))
+
+
+@rank_zero_only
+def rank_zero_warn(message: str | Warning, stacklevel: int = 4, **kwargs: Any) -> None:
+    """Call :func:`warnings.warn` in process 0.
+
+    Args:
+        message: The message.
+        stacklevel: Whose line is named: 4 is the caller's, 5 that of its caller.
+        **kwargs: Further arguments, such as ``category``.
+    """
+    warnings.warn(message, stacklevel=stacklevel - 1, **kwargs)
 
 
 def _ranks() -> tuple[int, int]:

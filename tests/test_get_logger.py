@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from core import Runtime, get_logger, rank_zero_only
+from core import Runtime, get_logger, rank_zero_info, rank_zero_only, rank_zero_warn
 from core.discovery.ranks import launched_ranks
 from core.errors import ConfigurationError
 from core.utilities.live_runtimes import Turn, note_run
@@ -145,3 +145,14 @@ def test_functions_of_process_0(third: Run) -> None:
     third.turn.give_up()
     assert note("in 0") == 1
     assert (calls, note.__name__, note.__doc__) == (["in 0"], "note", "Notes.")
+
+
+def test_messages_of_process_0(third: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing in process 2; in process 0 a text, and a warning that names the caller's line."""
+    rank_zero_info("in %d", 2)
+    rank_zero_warn("in 2")
+    third.turn.give_up()
+    rank_zero_info("in %d", 0)
+    with pytest.warns(DeprecationWarning, match="in 0") as caught:
+        rank_zero_warn("in 0", category=DeprecationWarning)
+    assert (capsys.readouterr().err, caught[0].filename) == ("in 0\n", __file__)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ..discovery.ranks import launched_ranks
 from ..environments.base import LAUNCHED
@@ -20,10 +22,9 @@ from ..hints.remedies import package
 from ..plan import Plan, Request, assemble, resolve
 from ..strategies.base import Strategy
 from ..utilities.live_runtimes import last_run
-from .checks import check_process, used_by_with
+from .checks import used_by_with
 from .collectives import split
 from .prepare.preparing import synchronize_generators
-from .process_control import only
 from .properties import RunFacts
 from .runtime import Runtime
 from .settings import read_rng_types
@@ -36,13 +37,14 @@ __all__ = [
     "broadcast_object_list",
     "gather",
     "gather_object",
+    "init_empty_weights",
+    "init_on_device",
     "is_initialized",
     "release_memory",
     "synchronize_rng_states",
     "tqdm",
 ]
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -159,45 +161,6 @@ class PartialState(RunFacts):
         """Like :meth:`core.Runtime.local_main_process_first`."""
         with self._meeting() as run, nullcontext() if run is None else run.local_main_process_first():
             yield
-
-    # -- in some processes only --------------------------------------------------------------------------------------
-
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """Call the built-in ``print``, in process 0 of each machine."""
-        if self.is_local_main_process:
-            print(*args, **kwargs)  # noqa: T201  what the user asked for
-
-    def on_main_process(self, function: Callable[P, T] | None = None) -> Any:
-        """Like :meth:`core.Runtime.on_main_process`."""
-        return only(function, lambda: self.is_main_process)
-
-    def on_local_main_process(self, function: Callable[P, T] | None = None) -> Any:
-        """Like :meth:`core.Runtime.on_local_main_process`."""
-        return only(function, lambda: self.is_local_main_process)
-
-    def on_last_process(self, function: Callable[P, T] | None = None) -> Any:
-        """Like :meth:`core.Runtime.on_last_process`."""
-        return only(function, lambda: self.is_last_process)
-
-    def on_process(self, function: Callable[P, T] | None = None, process_index: int | None = None) -> Any:
-        """Like :meth:`core.Runtime.on_process`."""
-
-        def runs_here() -> bool:
-            count = self.num_processes
-            return count == 1 or check_process("process_index", process_index, count) == self.process_index
-
-        return only(function, runs_here)
-
-    def on_local_process(self, function: Callable[P, T] | None = None, local_process_index: int | None = None) -> Any:
-        """Like :meth:`core.Runtime.on_local_process`."""
-
-        def runs_here() -> bool:
-            if self.num_processes == 1:
-                return True
-            count = self._strategy.local_processes
-            return check_process("local_process_index", local_process_index, count) == self.local_process_index
-
-        return only(function, runs_here)
 
     @used_by_with("PartialState().split_between_processes(inputs) as part")
     @contextmanager
@@ -353,6 +316,53 @@ def _last_run(function: str) -> Any:
             f"{function}: there is no Runtime in this process. Create one before, or call runtime.{function}(...)."
         )
     return run
+
+
+@contextmanager
+def init_on_device(device: torch.device | str, include_buffers: bool = False) -> Iterator[None]:
+    """Create the parameters of modules on ``device``.
+
+    ::
+
+        with init_on_device("cuda:0"):
+            model = Model()
+
+    Args:
+        device: The device.
+        include_buffers: Whether all other tensors of the block are created there too.
+    """
+    if include_buffers:
+        with torch.device(device):
+            yield
+        return
+
+    def place(module: nn.Module, name: str, parameter: nn.Parameter | None) -> Any:
+        if parameter is None or parameter.device == torch.device(device):  # one that two modules share stays one
+            return None
+        placed = nn.Parameter(parameter.data.to(device), parameter.requires_grad)
+        placed.__dict__.update(parameter.__dict__)
+        return placed
+
+    hook = register_module_parameter_registration_hook(place)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def init_empty_weights(include_buffers: bool = False) -> AbstractContextManager[None]:
+    """Create modules whose parameters have no memory, of any size.
+
+    ::
+
+        with init_empty_weights():
+            model = Model()
+        model.load_state_dict(weights, assign=True)
+
+    Args:
+        include_buffers: Whether buffers have none either.
+    """
+    return init_on_device("meta", include_buffers)
 
 
 def release_memory(*objects: Any) -> list[None]:

@@ -1,28 +1,26 @@
-"""Processes in step: what they compare before a collective, points where they wait, and code that only some run."""
+"""Processes in step: what they compare before a collective, and points where they wait."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
 from itertools import zip_longest
 from numbers import Real
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import ConfigurationError, LaunchError, WrongTypeError
+from ..errors import ConfigurationError, LaunchError
 from ..strategies.base import Strategy
 from ..strategies.calls import call_site, differing_facts
 from ..strategies.parallel import ProcessGroupStrategy
 from ..strategies.store.notes import Board
 from ..utilities.nested import leaves
 from ..utilities.objects import by_rank, describe_tensor
-from .checks import check_process
 from .gradient_state import GradientState
 from .lifecycle import Life
 
@@ -34,7 +32,6 @@ __all__ = [
     "announce",
     "describe_leaves",
     "is_tensor_row",
-    "only",
     "refuse_difference",
 ]
 
@@ -234,12 +231,8 @@ def _wait(board: Board, world_size: int, place: str, situation: str) -> None:
     )
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
 class ProcessControl:
-    """What lets processes wait, or some of them do something alone.
+    """What lets processes wait.
 
     Args:
         life: Of the run.
@@ -293,22 +286,6 @@ class ProcessControl:
             raise
         meet()
 
-    def is_process(self, process_index: int | None) -> bool:
-        """See :meth:`core.Runtime.on_process`."""
-        strategy = self._life.strategy
-        if strategy.world_size == 1:
-            return True
-        return check_process("process_index", process_index, strategy.world_size) == strategy.global_rank
-
-    def is_local_process(self, local_process_index: int | None) -> bool:
-        """See :meth:`core.Runtime.on_local_process`."""
-        strategy = self._life.strategy
-        if strategy.world_size == 1:
-            return True
-        return (
-            check_process("local_process_index", local_process_index, strategy.local_processes) == strategy.local_rank
-        )
-
     def check_trigger(self) -> bool:
         """See :meth:`core.Runtime.check_trigger`."""
         strategy = self._life.live()
@@ -319,20 +296,3 @@ class ProcessControl:
         if is_triggered:
             self.is_triggered = False
         return is_triggered
-
-
-def only(function: Callable[P, T] | None, runs_here: Callable[[], bool]) -> Any:
-    """``function``, which returns ``None`` in processes where ``runs_here`` is false; a decorator without it."""
-    if function is None:
-        return partial(only, runs_here=runs_here)
-    if not callable(function):
-        raise WrongTypeError(
-            f"Runtime: a decorator got {function!r}, which is not a function. Write @runtime.on_main_process above "
-            "one; pass the number of a process by its name: @runtime.on_process(process_index=1)."
-        )
-
-    @wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T | None:
-        return function(*args, **kwargs) if runs_here() else None
-
-    return run

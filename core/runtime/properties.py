@@ -1,21 +1,27 @@
-"""Facts of a run under the names that scripts written for Accelerate compare with."""
+"""Facts of a run under the names that scripts for Accelerate compare with, and code that only some processes run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..errors import ConfigurationError, nearest
+from ..errors import ConfigurationError, WrongTypeError, nearest
 from ..hints.attributes import raise_unknown, refuse_assigned
 from ..plan import Plan
 from ..precisions.base import Precision
 from ..strategies.base import Strategy
+from .checks import check_process
 
 __all__ = ["CompileFacts", "FactsView", "RunFacts"]
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class CompileFacts:
@@ -46,7 +52,7 @@ _MIXED = {torch.float32: "no", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 class RunFacts:
-    """The facts about a process and its run that :class:`core.Runtime` and its ``state`` have."""
+    """What :class:`core.Runtime`, its ``state`` and :class:`core.PartialState` say of a process and its run."""
 
     _strategy: Strategy
 
@@ -193,6 +199,60 @@ class RunFacts:
         del buffers, buffer_seq_dims, no_restore_buffers
         return nullcontext()
 
+    # -- in some processes only --------------------------------------------------------------------------------------
+
+    # The decorators decide in each call, so they can be used before the processes are started. A function that does not
+    # run in a process returns None there.
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Call the built-in ``print``, in process 0 of each machine.
+
+        To print once in the run: ``runtime.on_main_process(print)(...)``.
+        """
+        if self.is_local_main_process:
+            print(*args, **kwargs)  # noqa: T201  what the user asked for
+
+    def on_main_process(self, function: Callable[P, T] | None = None) -> Any:
+        """Decorator: run ``function`` in process 0 only."""
+        return _only(function, lambda: self.is_main_process)
+
+    def on_local_main_process(self, function: Callable[P, T] | None = None) -> Any:
+        """Decorator: run ``function`` in process 0 of each machine only."""
+        return _only(function, lambda: self.is_local_main_process)
+
+    def on_last_process(self, function: Callable[P, T] | None = None) -> Any:
+        """Decorator: run ``function`` in the last process only."""
+        return _only(function, lambda: self.is_last_process)
+
+    def on_process(self, function: Callable[P, T] | None = None, process_index: int | None = None) -> Any:
+        """Decorator: run ``function`` in one process only; in a run of one process, in that one.
+
+        Raises:
+            ConfigurationError: In a run of several processes: there is no process ``process_index``.
+        """
+
+        def runs_here() -> bool:
+            count = self.num_processes
+            return count == 1 or check_process("process_index", process_index, count) == self.process_index
+
+        return _only(function, runs_here)
+
+    def on_local_process(self, function: Callable[P, T] | None = None, local_process_index: int | None = None) -> Any:
+        """Decorator: run ``function`` in one process of each machine only; in a run of one process, in that one.
+
+        Raises:
+            ConfigurationError: In a run of several processes: a machine has no process ``local_process_index``.
+        """
+
+        def runs_here() -> bool:
+            count = self._strategy.local_processes
+            is_one = self.num_processes == 1
+            return (
+                is_one or check_process("local_process_index", local_process_index, count) == self.local_process_index
+            )
+
+        return _only(function, runs_here)
+
 
 class FactsView(RunFacts):
     """The facts about a process and its run: what :attr:`core.Runtime.state` returns.
@@ -245,3 +305,20 @@ def _mixed_precision(precision: Precision) -> str:
     if precision.param_dtype is torch.float32:
         return _MIXED.get(precision.compute_dtype, precision.name)
     return precision.name
+
+
+def _only(function: Callable[P, T] | None, runs_here: Callable[[], bool]) -> Any:
+    """``function``, which returns ``None`` in processes where ``runs_here`` is false; a decorator without it."""
+    if function is None:
+        return partial(_only, runs_here=runs_here)
+    if not callable(function):
+        raise WrongTypeError(
+            f"Runtime: a decorator got {function!r}, which is not a function. Write @runtime.on_main_process above "
+            "one; pass the number of a process by its name: @runtime.on_process(process_index=1)."
+        )
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        return function(*args, **kwargs) if runs_here() else None
+
+    return run

@@ -6,7 +6,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple, overload
+from typing import Any, Self, TypeVar, TypeVarTuple, overload
 
 import attrs
 from torch import Tensor, nn
@@ -50,7 +50,7 @@ from .lifecycle import Life
 from .prepare.prepared import PreparedObjects
 from .prepare.preparing import Preparing
 from .prepare.wrappers import own_module, strategy_module
-from .process_control import Agreement, ProcessControl, only
+from .process_control import Agreement, ProcessControl
 from .properties import FactsView, RunFacts
 from .settings import (
     check_compilation,
@@ -70,7 +70,6 @@ __all__ = ["Runtime"]
 
 L = TypeVar("L", bound=list[Any])
 M = TypeVar("M", bound=nn.Module)
-P = ParamSpec("P")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -958,45 +957,6 @@ class Runtime(RunFacts, KnownAttributes):
         return self._control.check_trigger()
 
     # -- in some processes only --------------------------------------------------------------------------------------
-
-    # The decorators decide in each call, so they can be used before the processes are started. A function that does not
-    # run in a process returns None there.
-
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """Call the built-in ``print``, in process 0 of each machine.
-
-        To print once in the run: ``runtime.on_main_process(print)(...)``.
-        """
-        if self.is_local_main_process:
-            print(*args, **kwargs)  # noqa: T201  what the user asked for
-
-    def on_main_process(self, function: Callable[P, T] | None = None) -> Any:
-        """Decorator: run ``function`` in process 0 only."""
-        return only(function, lambda: self.is_main_process)
-
-    def on_local_main_process(self, function: Callable[P, T] | None = None) -> Any:
-        """Decorator: run ``function`` in process 0 of each machine only."""
-        return only(function, lambda: self.is_local_main_process)
-
-    def on_last_process(self, function: Callable[P, T] | None = None) -> Any:
-        """Decorator: run ``function`` in the last process only."""
-        return only(function, lambda: self.is_last_process)
-
-    def on_process(self, function: Callable[P, T] | None = None, process_index: int | None = None) -> Any:
-        """Decorator: run ``function`` in one process only; in a run of one process, in that one.
-
-        Raises:
-            ConfigurationError: In a run of several processes: there is no process ``process_index``.
-        """
-        return only(function, lambda: self._control.is_process(process_index))
-
-    def on_local_process(self, function: Callable[P, T] | None = None, local_process_index: int | None = None) -> Any:
-        """Decorator: run ``function`` in one process of each machine only; in a run of one process, in that one.
-
-        Raises:
-            ConfigurationError: In a run of several processes: a machine has no process ``local_process_index``.
-        """
-        return only(function, lambda: self._control.is_local_process(local_process_index))
 
     @used_by_with("runtime.split_between_processes(inputs) as part")
     @contextmanager

@@ -20,9 +20,12 @@ from core import (
     Runtime,
     broadcast,
     broadcast_object_list,
+    extract_model_from_parallel,
     find_executable_batch_size,
     gather,
     gather_object,
+    init_empty_weights,
+    init_on_device,
     is_peft_model,
     notebook_launcher,
     synchronize_rng_states,
@@ -327,3 +330,44 @@ def test_three_processes(tmp_path: Path) -> None:
     note, everyone, difference, precision = eval(run_python(script, cwd=tmp_path, warnings="error").stdout)
     assert (note, everyone, precision) == ("hello", [4, 16, 8, 4] * 3, "32-true")
     assert difference < 1e-6
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.second.weight = self.first.weight
+        self.first.bias.requires_grad_(False)
+        self.first.bias.note = "own"  # type: ignore[attr-defined]
+        self.register_buffer("count", torch.ones(1))
+
+
+def test_parameters_without_memory_are_filled_by_a_checkpoint() -> None:
+    """Buffers are real; shared parameters stay one; after the block, and after an error in it, all is as before."""
+    whole = Tied()
+    with init_empty_weights():
+        model = Tied()
+    assert {each.device.type for each in model.parameters()} == {"meta"}
+    assert model.second.weight is model.first.weight
+    assert (model.first.bias.requires_grad, model.count.device.type) == (False, "cpu")
+    model.load_state_dict(whole.state_dict(), assign=True)
+    assert torch.equal(model.second.weight, whole.first.weight)
+    with pytest.raises(ZeroDivisionError), init_empty_weights():
+        raise ZeroDivisionError
+    assert nn.Linear(1, 1).weight.device.type == "cpu"
+    with init_empty_weights(include_buffers=True):
+        assert nn.BatchNorm1d(1).running_mean.device.type == "meta"  # type: ignore[union-attr]
+    with init_on_device("cpu"):
+        assert nn.Linear(1, 1).weight.device.type == "cpu"
+
+
+def test_the_own_module_of_one_that_is_wrapped() -> None:
+    """Prepared, compiled, wrapped by torch, and none of these."""
+    model = nn.Linear(1, 1)
+    prepared = Runtime(accelerator="cpu", devices=1).prepare(model)
+    compiled: Any = torch.compile(prepared, backend="eager")
+    for wrapped in (model, prepared, compiled, nn.DataParallel(compiled)):
+        assert extract_model_from_parallel(wrapped) is model

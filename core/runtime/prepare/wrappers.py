@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -164,6 +165,21 @@ def strategy_module(model: nn.Module) -> nn.Module:
         original, _ = uncompiled(model)
         model = model if original is None else original  # not `or`: an empty container is false
     return model._core_wrapped if isinstance(model, PreparedModule) else model
+
+
+def extract_model_from_parallel(model: nn.Module) -> nn.Module:
+    """The user's own module in one that was prepared, compiled, or wrapped by torch for several devices."""
+    while True:
+        inner: Any
+        if isinstance(model, PreparedModule):
+            inner = model._core_inner
+        elif isinstance(model, DistributedDataParallel | nn.DataParallel):
+            inner = model.module
+        else:
+            inner, _ = uncompiled(model)
+        if inner is None:
+            return model
+        model = inner
 
 
 def is_peft_model(model: Any) -> bool:

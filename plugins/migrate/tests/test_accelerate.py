@@ -136,3 +136,33 @@ def test_what_differs_without_a_name(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert said in text
     only_trained = RESUMED.replace("accelerator.load_state(path)", "")
     assert "accelerator.load_state" not in examined(tmp_path, capsys, only_trained)
+
+
+def test_states_have_nothing_to_reset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Private names of Accelerate's states, by the class, an object and the Accelerator; not of other objects."""
+    script = """\
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
+accelerator = Accelerator()
+PartialState._reset_state()
+AcceleratorState()._reset_state(True)
+accelerator.state._shared_state
+other.state._reset_state()
+"""
+    found = examined(tmp_path, capsys, script)
+    assert (found["_reset_state"], found["_shared_state"]) == (("missing", [4, 5]), ("missing", [6]))
+
+
+def test_an_import_that_the_environment_decides_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scripts that Accelerate tests take its test data so: the report says when, and exits with 0."""
+    script = """\
+import os
+from accelerate import Accelerator
+if os.environ.get("TESTING", None) == "1":
+    from accelerate.test_utils.training import mocked_dataloaders
+"""
+    assert examined(tmp_path, capsys, script)["mocked_dataloaders"] == ("differs", [4])
+    assert main([str(tmp_path / "script.py")]) == 0
+    assert "Imported only if os.environ.get('TESTING', None) == '1'. It is in" in capsys.readouterr().out
+    always = script.replace('os.environ.get("TESTING", None) == "1"', "True")
+    assert examined(tmp_path, capsys, always)["mocked_dataloaders"] == ("missing", [4])

@@ -239,3 +239,58 @@ stop = pl.callbacks.early_stopping.EarlyStopping("loss")
 """
     found = examined(tmp_path, capsys, script)
     assert found == {"EarlyStopping": ("differs", [5]), "rank_zero_only": ("differs", [2])}
+
+
+def test_arguments_that_steps_had_in_other_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In steps and hooks that are called without them; a loader's number is given to the hooks of evaluation."""
+    script = """\
+from pytorch_lightning import Callback, LightningModule
+class Net(LightningModule):
+    def training_step(self, batch, batch_idx, optimizer_idx, hiddens=None): pass
+    def validation_step(self, dataloader_iter): pass
+    def on_validation_batch_end(self, outputs, batch, batch_idx, dataloader_idx=0): pass
+    def optimizer_step(self, epoch, batch_idx, optimizer, closure, on_tpu, using_native_amp, using_lbfgs): pass
+    def helper(self, optimizer_idx, outputs): pass
+class Watch(Callback):
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx): pass
+    def on_train_epoch_end(self, trainer, pl_module, outputs): pass
+"""
+    found = examined(tmp_path, capsys, script)
+    assert {use: state for use, state in found.items() if "=" in use} == {
+        "training_step(optimizer_idx=)": ("missing", [3]),
+        "training_step(hiddens=)": ("missing", [3]),
+        "validation_step(dataloader_iter=)": ("differs", [4]),
+        "optimizer_step(on_tpu=)": ("missing", [6]),
+        "optimizer_step(using_native_amp=)": ("missing", [6]),
+        "optimizer_step(using_lbfgs=)": ("missing", [6]),
+        "on_train_batch_end(dataloader_idx=)": ("missing", [9]),
+        "on_train_epoch_end(outputs=)": ("missing", [10]),
+    }
+
+
+def test_a_file_that_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Python 2 and bytes that are no text: each is named, the others are reported, and the exit code is 2."""
+    (tmp_path / "a.py").write_text("print 'x'\n")
+    (tmp_path / "b.py").write_bytes(b"name = '\xe9\xff'\n")
+    (tmp_path / "d.py").write_text("from pytorch_lightning import Trainer\n")
+    assert main([str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert "from core import Trainer" in out
+    assert ["a.py:1: is not" in err, "b.py:1: is not" in err, len(err.splitlines())] == [True, True, 2]
+
+
+def test_a_notebook_is_its_code_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their lines are counted through; lines for the shell and IPython, and cells in other languages, are no code."""
+    sources = [
+        ["%%time\n", "!pip install lightning\n", "import lightning as L"],
+        ["%%bash\n", "ls |"],
+        ["L.Trainer(gpus=1)"],
+    ]
+    cells = [{"cell_type": "markdown", "source": ["# text"]}]
+    cells += [{"cell_type": "code", "source": source} for source in sources]
+    (tmp_path / "book.ipynb").write_text(json.dumps({"cells": cells}))
+    _, data = report(capsys, tmp_path)
+    found = {each["use"]: each["lines"] for each in data["files"][0]["findings"]}
+    assert found == {"Trainer": [6], "Trainer(gpus=)": [6]}
+    (tmp_path / "book.ipynb").write_text("{}")
+    assert main([str(tmp_path / "book.ipynb")]) == 2

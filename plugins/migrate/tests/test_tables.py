@@ -46,6 +46,8 @@ def names_here(section: str) -> Collection[str] | None:
         return {name for one in functions[section] for name in inspect.signature(one).parameters}
     if section in ACCELERATE.groups["members"]:
         return dir(Runtime(accelerator="cpu", devices=1))
+    if section == "hook_arguments":
+        return {"dataloader_iter"}
     if section == "trainer_members":
         return dir(trainer())
     objects = {"module_members": Module, "datamodule_members": DataModule, "callback_members": Callback}

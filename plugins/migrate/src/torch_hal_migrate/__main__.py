@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torch_hal.commands.verb_parser import VerbParser
-from torch_hal.errors import ConfigurationError
 
 from .configs import SUFFIXES
-from .report import as_json, as_text, examine
+from .report import NOTEBOOK, as_json, as_text, examine
 
 __all__ = ["main"]
 
@@ -28,27 +27,29 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m torch
         description="Read scripts written for Lightning or Accelerate, and configurations of Hydra and LightningCLI, "
         "and list what works when the import is changed, what works differently, and what is missing. The scripts are "
         "not run.",
-        epilog=f"example: {program} train.py\n\nThe exit code is 1 if something is missing.",
+        epilog=f"example: {program} train.py\n\nThe exit code is 1 if something is missing, and 2 if "
+        "a file cannot be read. The lines of a notebook are those of its code cells, counted through.",
     )
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a script, a YAML file, or a directory with them")
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="a script, notebook or YAML file, or a directory with them"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.read(arguments)
-    try:
-        findings = examine(_scripts(options.files))
-    except ConfigurationError as error:
-        sys.stderr.write(f"{program}: {error}\n")
-        return 2
+    findings, errors = examine(_scripts(options.files))
     report = as_json(findings)
-    sys.stdout.write(json.dumps(report, indent=2) + "\n" if options.json else as_text(findings))
-    return 1 if report["missing"] else 0
+    if findings or not errors:
+        sys.stdout.write(json.dumps(report, indent=2) + "\n" if options.json else as_text(findings))
+    for error in errors:
+        sys.stderr.write(f"{program}: {error}\n")
+    return 2 if errors else 1 if report["missing"] else 0
 
 
 def _scripts(paths: Sequence[str]) -> list[Path]:
-    """The files, and the Python and YAML files in directories."""
+    """The files, and the Python files, notebooks and YAML files in directories."""
     found: list[Path] = []
     for path in map(Path, paths):
-        inside = path.is_dir()
-        found += sorted(file for file in path.rglob("*") if file.suffix in (".py", *SUFFIXES)) if inside else [path]
+        inside = [file for file in path.rglob("*") if file.suffix in (".py", NOTEBOOK, *SUFFIXES)]
+        found += sorted(inside) if path.is_dir() else [path]
     return list(dict.fromkeys(found))
 
 

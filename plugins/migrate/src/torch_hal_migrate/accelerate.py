@@ -13,6 +13,8 @@ ROOTS = ("accelerate",)
 MODULES = ("accelerator", "data_loader", "launchers", "local_sgd", "logging", "scheduler", "state", "tracking", "utils")
 """Names that are modules, so a script that imports them uses nothing yet."""
 
+STATES = ("AcceleratorState", "GradientState", "PartialState")
+
 USUAL_NAME = "accelerator"
 """What scripts call their Accelerator; a function may get it as an argument without an annotation."""
 
@@ -32,12 +34,21 @@ def uses(tree: ast.AST) -> list[Use]:
                 found.append(Use("names", path.rpartition(".")[2], node.lineno))
             elif not path and _last_of(node.value) in objects and _first_of(node.value) not in modules:
                 found.append(Use("members", node.attr, node.lineno))
+            elif node.attr.startswith("_") and _is_state(node.value, imports, objects):
+                found.append(Use("names", node.attr, node.lineno))
         elif isinstance(node, ast.Call) and imports.name(node.func) == "Accelerator":
             found += [Use("constructor", each.arg, each.value.lineno) for each in node.keywords if each.arg is not None]
     found += _scheduled(tree, objects)
     if any(use.name == "load_state" for use in found):
         found += _skipped(tree)
     return sorted(dict.fromkeys(found), key=lambda use: (use.line, use.section, use.name))
+
+
+def _is_state(node: ast.AST, imports: Imports, objects: Collection[str]) -> bool:
+    """Whether it is one of Accelerate's states: ``PartialState``, ``PartialState()`` or ``accelerator.state``."""
+    if isinstance(node, ast.Attribute) and node.attr == "state":
+        return _last_of(node.value) in objects
+    return imports.name(node.func if isinstance(node, ast.Call) else node) in STATES
 
 
 def _imported(tree: ast.AST) -> Iterator[ast.alias]:

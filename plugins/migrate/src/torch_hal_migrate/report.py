@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch_hal.errors import ConfigurationError
 from torch_hal.hints.remedies import import_line
@@ -16,7 +18,7 @@ from .accelerate import uses as uses_of_accelerate
 from .scripts import Use, class_kinds, names_of_scripts, uses
 from .tables import DIFFERS, HERE, MISSING, Row, Section, read_tables
 
-__all__ = ["ACCELERATE", "LIGHTNING", "Finding", "Library", "as_json", "as_text", "examine"]
+__all__ = ["ACCELERATE", "LIGHTNING", "NOTEBOOK", "Finding", "Library", "as_json", "as_text", "examine"]
 
 
 class Library(NamedTuple):
@@ -56,6 +58,9 @@ ACCELERATE = Library(
 IMPORTED = (*LIGHTNING.groups["names"], *ACCELERATE.groups["names"])
 """The sections with names that are imported."""
 
+NOTEBOOK = ".ipynb"
+T = TypeVar("T")
+
 HEADINGS = {
     HERE: "works when the import is changed",
     DIFFERS: "works differently",
@@ -77,42 +82,65 @@ class Finding(NamedTuple):
     """The library that the script uses it of."""
 
 
-def examine(files: Iterable[Path]) -> dict[Path, list[Finding]]:
-    """Read scripts and configurations; the findings of each are ordered by line.
+def examine(files: Iterable[Path]) -> tuple[dict[Path, list[Finding]], list[ConfigurationError]]:
+    """Read scripts, notebooks and configurations; the findings of each are ordered by line.
 
     Configurations without any are left out: a directory has others.
 
-    Raises:
-        ConfigurationError: A file cannot be read, or is neither Python nor YAML.
+    Returns:
+        The findings, and what was wrong with each file that cannot be read, or is neither Python nor YAML.
     """
+    errors: list[ConfigurationError] = []
     lightning, accelerate = LIGHTNING.read(), ACCELERATE.read()
     files = list(files)
-    trees = {file: _parsed(file) for file in files if file.suffix not in configs.SUFFIXES}
+    trees = _each([file for file in files if file.suffix not in configs.SUFFIXES], _parsed, errors)
     kinds = class_kinds(trees.values(), lightning["callbacks"].rows)
     own = names_of_scripts(trees.values(), kinds)
     members = {name: {*section.rows, *section.instead} - (section.unread & own) for name, section in lightning.items()}
     used = {file: (uses(tree, kinds, members), uses_of_accelerate(tree)) for file, tree in trees.items()}
     by_cli = any(use.name == "LightningCLI" for found, _ in used.values() for use in found)
-    for file in files:
-        if file not in trees and any(found := configs.uses(file, by_cli)):
-            used[file] = found
-    return {
+    settings = [file for file in files if file.suffix in configs.SUFFIXES]
+    read = _each(settings, lambda file: configs.uses(file, by_cli), errors)
+    used |= {file: found for file, found in read.items() if any(found)}
+    findings = {
         file: [
             *_findings(of_lightning, lightning, LIGHTNING, file not in trees),
             *_findings(of_accelerate, accelerate, ACCELERATE, file not in trees),
         ]
         for file, (of_lightning, of_accelerate) in used.items()
     }
+    return findings, errors
+
+
+def _each(files: Iterable[Path], read: Callable[[Path], T], errors: list[ConfigurationError]) -> dict[Path, T]:
+    """What ``read`` returns for each of the files that it can read; its ``errors`` for the others."""
+    found: dict[Path, T] = {}
+    for file in files:
+        try:
+            found[file] = read(file)
+        except ConfigurationError as error:
+            errors.append(error)
+    return found
 
 
 def _parsed(file: Path) -> ast.AST:
     try:
-        return ast.parse(file.read_bytes(), filename=str(file))
+        content = file.read_bytes()
+        with warnings.catch_warnings(action="ignore"):  # of strings such as "\d", which are the script's own
+            return ast.parse(_code(content) if file.suffix == NOTEBOOK else content, filename=str(file))
     except OSError as error:
         raise ConfigurationError(f"{file}: cannot be read: {error.strerror}.") from error
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, LookupError, TypeError) as error:
         line = getattr(error, "lineno", None)
         raise ConfigurationError(f"{file}{f':{line}' if line else ''}: is not Python: {error}.") from error
+
+
+def _code(notebook: bytes) -> str:
+    """The code of a notebook's cells, one after another; lines for the shell or IPython do nothing."""
+    cells = ["".join(cell["source"]) for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "code"]
+    others = re.compile("%%(?!time|capture|prun)")  # such as %%bash: cells in other languages
+    code = "\n".join("\n" * cell.count("\n") if others.match(cell) else cell for cell in cells)
+    return re.sub(r"^([ \t]*)[%!?].*", r"\1pass", code, flags=re.MULTILINE)
 
 
 def _findings(found: Iterable[Use], tables: Mapping[str, Section], library: Library, in_config: bool) -> list[Finding]:
@@ -130,6 +158,8 @@ def _findings(found: Iterable[Use], tables: Mapping[str, Section], library: Libr
         row = where.find(name, unknown)
         lines_of = tuple(dict.fromkeys(numbers))
         written = _written(where, row, in_config)
+        if section == "names" and call and row.state == MISSING:
+            row = row._replace(state=DIFFERS, note=f"Imported only if {call}. {row.note}")
         findings.append(Finding(lines_of, _shown(where, name, call), row.state, written, row.note, library.name))
     return findings
 

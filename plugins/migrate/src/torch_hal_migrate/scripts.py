@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -46,6 +47,7 @@ MODULES = frozenset(
         "tuner",
         "types",
         "utilities",
+        "warnings",
     ]
 )
 """Names that are modules, so a script that imports them uses nothing yet."""
@@ -62,6 +64,14 @@ ARGUMENTS = {
 CALLED_ON = {"fit_arguments": "trainer", "log_arguments": "self"}
 """The sections with the arguments of several methods, and what these are called on."""
 
+HOOK_ARGUMENTS = {
+    **dict.fromkeys(("optimizer_idx", "hiddens", "on_tpu", "using_native_amp", "using_lbfgs"), ".*"),
+    "dataloader_iter": ".*_step",
+    "dataloader_idx": "on_train_batch_(start|end)",
+    "outputs": "on_(train|validation|test)_epoch_end",
+}
+"""By argument: the steps and hooks in which it is to be reported."""
+
 STAGES = ("fit", "validate", "test", "predict")
 
 
@@ -73,7 +83,8 @@ class Use(NamedTuple):
     name: str
     line: int
     call: str = ""
-    """For an argument of one of several methods, how the script calls that one: ``trainer.test``."""
+    """For an argument of one of several methods, how the script calls that one: ``trainer.test``. For an import that a
+    variable of the environment decides on, its condition."""
 
 
 class Imports:
@@ -89,6 +100,7 @@ class Imports:
         self._modules = frozenset((*roots, *modules))
         self.paths: dict[str, str] = {}
         self.uses: list[Use] = []
+        decided = {id(inner): ast.unparse(test) for test, body in _decided(tree) for inner in ast.walk(body)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -99,7 +111,7 @@ class Imports:
                 for alias in node.names:
                     self.paths[alias.asname or alias.name] = f"{node.module}.{alias.name}"
                     if alias.name not in modules:
-                        self.uses.append(Use("names", alias.name, node.lineno))
+                        self.uses.append(Use("names", alias.name, node.lineno, decided.get(id(node), "")))
             elif isinstance(node, ast.ImportFrom) and node.module == RANK_ZERO and ROOTS[0] in roots:
                 zero = [alias.name for alias in node.names if alias.name.startswith("rank_zero")]
                 self.uses += [Use("names", name, node.lineno) for name in zero]
@@ -185,6 +197,7 @@ class _Reader(ast.NodeVisitor):
             for name, line in _defined(statement):
                 if name in self.members[section] or name.startswith("on_"):
                     self.found.append(Use(section, name, line))
+                    self.found += _hook_arguments(statement, name)
         self.classes.append(section)
         self.generic_visit(node)
         self.classes.pop()
@@ -270,6 +283,20 @@ def _defined(statement: ast.stmt) -> Iterator[tuple[str, int]]:
         yield statement.name, statement.lineno
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
     yield from ((target.id, statement.lineno) for target in targets if isinstance(target, ast.Name))
+
+
+def _hook_arguments(hook: ast.stmt, name: str) -> Iterator[Use]:
+    """The arguments of a step or hook that it had in other versions only, or that hold something else here."""
+    for node in ast.walk(hook.args) if isinstance(hook, ast.FunctionDef) else ():
+        if isinstance(node, ast.arg) and re.fullmatch(HOOK_ARGUMENTS.get(node.arg, "(?!)"), name):
+            yield Use("hook_arguments", node.arg, node.lineno, name)
+
+
+def _decided(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.stmt]]:
+    """The statements that a variable of the environment decides on, each with the condition."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and {"environ", "getenv"} & {_last_of(part) for part in ast.walk(node.test)}:
+            yield from ((node.test, statement) for statement in node.body)
 
 
 def _is_static(node: ast.FunctionDef) -> bool:
