@@ -459,7 +459,9 @@ def test_each_checkpoint_is_read_once(tmp_path: Path, monkeypatch: pytest.Monkey
     save(tmp_path / "new")
     assert latest(tmp_path) == tmp_path / "new"
     assert sorted(read) == ["new", "step=19"]
-    code = "import sys, torch; from core.checkpoints import TorchCheckpointIO as IO; IO().save_checkpoint({}, sys.argv[1])"
+    code = (
+        "import sys, torch; from core.checkpoints import TorchCheckpointIO as IO; IO().save_checkpoint({}, sys.argv[1])"
+    )
     subprocess.run([sys.executable, "-c", code, tmp_path / "step=3"], check=True)
     assert latest(tmp_path) == tmp_path / "step=3"
     save(tmp_path / "newest")

@@ -28,7 +28,7 @@ from torch import nn
 
 from core.checkpoints import TorchCheckpointIO, is_committed, latest, read_manifest
 from core.checkpoints.foreign import load_any
-from core.consolidate import consolidate
+from core.convert import convert
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
 IO = TorchCheckpointIO()
@@ -255,7 +255,7 @@ def test_a_manifest_that_was_changed(changes: dict[str, Any], message: str, tmp_
 @pytest.mark.parametrize(
     "path", ["a\0b", "\ud800", "a/\ud800/b", "x" * 300, "a\0/b", ".core-old", ".core-tmp-x+y", ".core-old/x"]
 )
-@pytest.mark.parametrize("action", ["save", "load", "remove", "latest", "is_committed", "consolidate"])
+@pytest.mark.parametrize("action", ["save", "load", "remove", "latest", "is_committed", "convert"])
 def test_paths_that_no_file_can_have(path: str, action: str, tmp_path: Path) -> None:
     """NUL, lone surrogates, names that are too long, and those that saves use: an error of ours, or nothing found."""
     place = f"{tmp_path}/{path}"
@@ -265,7 +265,7 @@ def test_paths_that_no_file_can_have(path: str, action: str, tmp_path: Path) -> 
         "remove": lambda: IO.remove_checkpoint(place),
         "latest": lambda: latest(place),
         "is_committed": lambda: is_committed(place),
-        "consolidate": lambda: consolidate(place),
+        "convert": lambda: convert(place),
     }
     found: Any = "an error"
     with contextlib.suppress(CheckpointError):

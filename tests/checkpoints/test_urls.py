@@ -37,7 +37,7 @@ from core.checkpoints import (
     read_manifest,
     remove_committed,
 )
-from core.consolidate import consolidate
+from core.convert import convert
 from core.errors import CheckpointError, ConfigurationError
 
 URL = "objects://bucket/run"
@@ -347,7 +347,7 @@ def test_single_files(store: ObjectStore) -> None:
     with local_copy(f"{URL}/x.json") as file:
         assert (file.name, file.read_text()) == ("x.json", "{}")
     save(3)
-    assert consolidate(f"{URL}/c") == f"{URL}/c.pt"
+    assert convert(f"{URL}/c") == f"{URL}/c.pt"
     assert torch.load(io.BytesIO(store.cat_file(f"{URL}/c.pt")), weights_only=True)["step"] == 3
     with Runtime(accelerator="cpu", devices=1) as runtime:
         runtime.save_model(runtime.prepare(torch.nn.Linear(2, 2)), f"{URL}/model", safe_serialization=False)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from core.checkpoints import ShardedCheckpointIO, TorchCheckpointIO, latest, read_manifest
-from core.consolidate import main
+from core.convert import main
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
 from .conftest import run_script
@@ -125,8 +125,8 @@ def test_gradients_are_clipped_by_the_norm_of_the_whole(said: dict[str, Any]) ->
         torch.testing.assert_close(torch.tensor(found), gradient * 0.5 / expected)
 
 
-def test_consolidate_makes_one_file(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``python -m core.consolidate DIR FILE`` writes what ``torch.load`` reads, every tensor whole."""
+def test_convert_makes_one_file(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``python -m core.convert DIR FILE`` writes what ``torch.load`` reads, every tensor whole."""
     assert main([str(out / "saved"), str(tmp_path / "one.pt")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'one.pt'}\n"
     read = torch.load(tmp_path / "one.pt", weights_only=True)
@@ -134,7 +134,7 @@ def test_consolidate_makes_one_file(out: Path, tmp_path: Path, capsys: pytest.Ca
     assert torch.equal(read["parts"][0]["rows"], WHOLE * 2)
 
 
-def test_consolidate_writes_next_to_the_directory(tmp_path: Path) -> None:
+def test_convert_writes_next_to_the_directory(tmp_path: Path) -> None:
     """Without a name, the file has the directory's with ``.pt``; a checkpoint of one file is taken as well."""
     TorchCheckpointIO().save_checkpoint({"step": 3}, tmp_path / "last")
     assert main([f"{tmp_path / 'last'}/"]) == 0
@@ -142,7 +142,7 @@ def test_consolidate_writes_next_to_the_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["absent", "damaged", "there already"])
-def test_consolidate_refuses(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+def test_convert_refuses(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
     """It says why and returns 2, and no file is written or overwritten."""
     target = tmp_path / "one.pt"
     if case == "there already":
