@@ -34,7 +34,7 @@ ROWS = [
         Box(
             "Tools",
             "the verbs of torch-hal, the CLI of a script",
-            "__main__ cli commands conformance consolidate doctor explain list new_plugin run",
+            "__main__ cli commands conformance convert doctor explain list new_plugin run",
         )
     ],
     [Box("Front ends", "trainer/ callbacks/ runtime/", "trainer callbacks runtime")],

@@ -450,7 +450,9 @@ def _make_directories(path: Path, made: list[Path]) -> None:
         _make_directories(path.parent, made)
         try:
             path.mkdir()
-        except FileExistsError:
+        except FileExistsError as error:
+            if path.is_symlink() and not path.is_dir():
+                raise FileExistsError(error.errno, "Link to a directory that is not there", str(path)) from None
             if not path.is_dir():
                 raise
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 import attrs
@@ -31,6 +32,7 @@ __all__ = [
     "is_damaged",
     "number",
     "sequence_of",
+    "sequences",
     "set_number",
     "unlisted_files",
 ]
@@ -54,34 +56,45 @@ def number(place: Path, parent: Path) -> None:
     Clocks can be set back, so that times do not tell which checkpoint was saved last.
     """
     # One that was set aside counts too: the new one replaces it.
-    folders = [parent, parent / ".core-old"]
-    names = [os.path.join(folder, name) for folder in folders if folder.is_dir() for name in os.listdir(folder)]
-    names = [name for name in names if not os.path.basename(name).startswith(".core-")]
-    before = _numbers.pop(parent, {})
-    _numbers[parent] = known = {name: _numbered(name, before.get(name)) for name in names}
-    for folder in list(_numbers)[:-MOST_FOLDERS]:
-        del _numbers[folder]
-    set_number(place, min(max((each[1] for each in known.values()), default=0) + 1, MOST))
+    folders = [folder for folder in (parent, parent / ".core-old") if folder.is_dir()]
+    known = [max(sequences(folder, os.listdir(folder)).values(), default=0) for folder in folders]
+    set_number(place, min(max(known) + 1, MOST))
 
 
-_Numbered = tuple[tuple[int, int, int] | None, int]
+_Known = tuple[tuple[int, int, int] | None, int]
 """Inode, time and size of a checkpoint's file or manifest, ``None`` where there is none; and the sequence number."""
-_numbers: dict[Path, dict[str, _Numbered]] = {}
-"""What the newest saves have found, by folder: with 1,000 checkpoints, reading them takes longer than a save."""
+_known: dict[Path, dict[str, _Known]] = {}
+"""What was found last, by folder and name: with 10,000 checkpoints, reading all of them takes a second."""
 MOST_FOLDERS = 8
 """In how many folders the numbers are remembered."""
 
 
-def _numbered(name: str, before: _Numbered | None) -> _Numbered:
+def sequences(folder: Path, names: Iterable[str]) -> dict[str, int]:
+    """What :func:`sequence_of` returns for each of the ``names`` in ``folder``, without torch-hal's own ones there.
+
+    It is read once for each file, as long as the process lives.
+
+    Raises:
+        OSError: The disk or its server fails, so that nothing is known.
+    """
+    before, top = _known.pop(folder, {}), f"{folder}/"
+    found = {name: _number_of(top + name, before.get(name)) for name in names if not name.startswith(".core-")}
+    _known[folder] = found
+    for other in list(_known)[:-MOST_FOLDERS]:
+        _known.pop(other, None)  # another thread may have done it
+    return {name: each[1] for name, each in found.items()}
+
+
+def _number_of(place: str, before: _Known | None) -> _Known:
     try:
-        status = os.stat(name)
+        status = os.stat(place)
         if stat.S_ISDIR(status.st_mode):
-            status = os.stat(os.path.join(name, FILE_NAME), follow_symlinks=False)
+            status = os.stat(f"{place}/{FILE_NAME}", follow_symlinks=False)
     except OSError:
-        return None, sequence_of(Path(name))  # what the error means is decided there
+        return None, sequence_of(place)  # what the error means is decided there
     # A commit puts a new file or directory in place, so that a manifest is never written twice.
     file = (status.st_ino, status.st_mtime_ns, status.st_size)
-    return before if before is not None and before[0] == file else (file, sequence_of(Path(name)))
+    return before if before is not None and before[0] == file else (file, sequence_of(place))
 
 
 def set_number(place: Path, sequence: int) -> None:
@@ -89,7 +102,7 @@ def set_number(place: Path, sequence: int) -> None:
     attrs.evolve(Manifest.parse(parsed(place), place), sequence=sequence).write(place)
 
 
-def sequence_of(place: Path) -> int:
+def sequence_of(place: str) -> int:
     """The sequence number of a checkpoint, also of a damaged one; 0 if there is none.
 
     Raises:
@@ -99,7 +112,7 @@ def sequence_of(place: Path) -> int:
         if stat.S_ISREG(os.stat(place).st_mode):
             trailer = trailer_at(place)
             return 0 if trailer is None else min(trailer.sequence, MOST)
-        return count(parsed(place)["sequence"])
+        return count(parsed(Path(place))["sequence"])
     except OSError as error:
         if error.errno in FAILURES:
             raise

@@ -14,17 +14,20 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import CheckpointError, ConfigurationError
+from ..errors import CheckpointError, ConfigurationError, quoted
 from .locations import absolute, local_copy, read_manifest
 from .manifest import LARGEST, DamagedError, FileRecord, Manifest, NotOursError, open_file
 from .safe_unpickling import load_tensors, refuse_code
 from .safetensors_io import SafetensorsCheckpointIO, read_safetensors
 from .sharded import ShardedCheckpointIO
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import Metadata
 
 __all__ = ["LIGHTNING", "is_foreign", "is_lightnings", "load_any", "load_whole", "read_directory", "weights_for"]
 
@@ -33,12 +36,18 @@ LIGHTNING = "pytorch-lightning_version"
 
 _WEIGHTS_FILE = re.compile(r"(?:model|pytorch_model)(?P<number>_\d+)?\.(?:safetensors|bin)(?:\.index\.json)?")
 _STATE_FILE = re.compile(r"((?:optimizer|scheduler|scaler|custom_checkpoint)(?:_\d+)?)\.(?:bin|pt|pkl)")
+_ENGINES_FOLDER = re.compile(r"(?:pytorch_model(?:_fsdp)?|optimizer)(?:_\d+)?")
+"""Where Accelerate's ``save_state`` lets FSDP and DeepSpeed write."""
 _WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:module|_orig_mod)\.")
 """What ``DistributedDataParallel`` and ``torch.compile`` add to the names of parameters."""
 
 
 def load_any(
-    load: Callable[[], dict[str, Any]], path: str | os.PathLike[str], weights_only: bool = False
+    load: Callable[[], dict[str, Any]],
+    path: str | os.PathLike[str],
+    weights_only: bool = False,
+    *,
+    complete: bool = False,
 ) -> dict[str, Any]:
     """What ``load`` returns for a checkpoint of ours at ``path``, and the parts of what another library wrote there.
 
@@ -48,9 +57,11 @@ def load_any(
         load: Reads a checkpoint of ours.
         path: The path or URL.
         weights_only: Whether, of a directory of others, only the weights are read, as ``"state_dict"`` too.
+        complete: Whether it is an error if a directory of others has parts that are not read.
 
     Raises:
-        CheckpointError: From ``load``; or a file of others cannot be read, or holds a class that could run code.
+        CheckpointError: From ``load``; or a file of others cannot be read, or holds a class that could run code; or a
+            part is not read.
         ConfigurationError: It has safetensors' format, and that package is not installed.
     """
     try:
@@ -58,6 +69,8 @@ def load_any(
     except NotOursError:
         with local_copy(absolute(path)) as place:
             found = _read_file(place) if place.is_file() else read_directory(place, weights_only)
+            if (complete or not found) and place.is_dir():
+                _refuse_unread(place)
         if not found:
             raise
     if not is_foreign(found):
@@ -188,9 +201,32 @@ def _read_in_parts(index: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _read_shards(directory: Path) -> dict[str, Any]:
+def _refuse_unread(directory: Path) -> None:
+    """Refuse a directory with parts that :func:`read_directory` leaves out.
+
+    Raises:
+        CheckpointError: It has some; the message names them.
+    """
+    from .shard_files import METADATA
+
+    if (directory / METADATA).is_file():
+        content, wanted, places = _facts_of_shards(directory)
+        unread = {places[key][0] for key in content.state_dict_metadata if key not in wanted}
+        advice = "Of torch.distributed.checkpoint, only weights are: give FILE the suffix .safetensors."
+    else:
+        folders = [name for name in os.listdir(directory) if _ENGINES_FOLDER.fullmatch(name)]
+        unread = {name for name in folders if (directory / name).is_dir()}
+        shards = sorted(name for name in unread if name[0] == "p" and (directory / name / METADATA).is_file())
+        advice = "The engine that wrote them reads them."
+        if shards:
+            advice += f" For the weights alone, give the path {directory / shards[0]}."
+    if unread:
+        raise CheckpointError(f"{directory}: its parts {quoted(sorted(unread))} cannot be converted. {advice}")
+
+
+def _facts_of_shards(directory: Path) -> tuple[Metadata, dict[str, str], dict[str, tuple[str, ...]]]:
+    """What the shards hold; the weights' names by their keys there; and the path of each key."""
     from .shard_files import read_facts
-    from .sharded import read_tensors
 
     files = {name: FileRecord((directory / name).stat().st_size, "") for name in os.listdir(directory)}
     content = read_facts(directory, Manifest(files=files, checkpoint_io=""), tensors_only=False)
@@ -205,6 +241,13 @@ def _read_shards(directory: Path) -> dict[str, Any]:
         for key, at in places.items()
         if hasattr(content.state_dict_metadata[key], "chunks") and (top is None or (len(at) > 1 and at[0] == top))
     }
+    return content, wanted, places
+
+
+def _read_shards(directory: Path) -> dict[str, Any]:
+    from .sharded import read_tensors
+
+    content, wanted, _ = _facts_of_shards(directory)
     tensors = read_tensors(directory, content, wanted, lambda size, dtype: torch.empty(size, dtype=dtype))
     return {"model": {wanted[key]: tensor for key, tensor in tensors.items()}}
 

@@ -12,9 +12,9 @@ from typing import TypeVar
 from ..errors import CheckpointError
 from .agreement import GatherObject, check_shared, run_on_each_rank, run_on_rank_zero
 from .commit import RESERVED, committed_local, local_path, locate, remove_local, set_aside_names, write_errors
-from .directories import sequence_of
+from .directories import sequences
 from .disk_remedies import reading_remedy
-from .manifest import SHARD, Manifest, NewerFormatError, NotOursError, UnreadableError, unreadable
+from .manifest import FILE_NAME, SHARD, Manifest, NewerFormatError, NotOursError, UnreadableError, unreadable
 from .store import Attempts, Store, read_together_undisturbed, read_undisturbed
 
 __all__ = ["LocalStore"]
@@ -119,14 +119,15 @@ class LocalStore(Store):
     def _by_number(self, folder: Path, names: Collection[str]) -> list[tuple[int, list[str]]]:
         """``names`` by sequence number, from the largest to the smallest; those whose number is not known come first.
 
-        Reading the number of a file takes one short read. Two saves at the same time may have the same number.
+        Two saves at the same time may have the same number.
         """
         numbers: dict[int, list[str]] = {}
-        for name in sorted(names):
-            try:
-                numbers.setdefault(sequence_of(folder / name), []).append(name)
-            except OSError as error:
-                raise unreadable(folder / name, error) from error
+        try:
+            for name, number in sequences(folder, sorted(names)).items():
+                numbers.setdefault(number, []).append(name)
+        except OSError as error:
+            place = str(error.filename or folder).removesuffix(f"/{FILE_NAME}")
+            raise unreadable(place, error) from error
         unknown = numbers.pop(0, [])
         return [(0, unknown), *sorted(numbers.items(), reverse=True)]
 

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import stat
+import threading
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -24,6 +25,7 @@ import attrs
 
 from ..errors import CheckpointError
 from . import single_file
+from .checksums import checksum_of
 from .disk_remedies import FAILURES, reading_remedy
 from .single_file import CONTENT
 
@@ -53,18 +55,17 @@ FILE_NAME = "manifest.json"
 SHARD = "shard-00000.pt"
 """The file of a checkpoint's directory that holds everything except for what other files of it hold."""
 FORMAT = "torch-hal checkpoint"
-FORMAT_VERSION = 3
-"""The format that this torch-hal writes. Versions 1 and 2 were those of development, before the first release."""
+FORMAT_VERSION = 4
+"""The format that this torch-hal writes. Versions 1 to 3 were those of development, before the first release."""
 RUN_STATE = "run state"
 """What the manifest of ``Runtime.save_state`` has in place of the name of a CheckpointIO."""
 
-_CHUNK = 1 << 20
 # A file that is damaged, or another program's, is not read into memory whatever its size.
 LARGEST = 64 << 20
 """Bytes of a manifest."""
 MOST = 2**53 - 1
 """The largest number in a manifest: every program that reads JSON has it exactly."""
-_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_CRC32 = re.compile(r"[0-9a-f]{8}", re.ASCII)
 NOT_A_MANIFEST = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """What parsing a manifest with arbitrary content may raise."""
 
@@ -104,13 +105,14 @@ class FileRecord:
 
     size: int
     """Bytes."""
-    sha256: str
-    """Hexadecimal digest."""
+    crc32: str
+    """The CRC-32 of them, as 8 hexadecimal digits."""
 
     @classmethod
     def of(cls, path: Path) -> FileRecord:
         """The record of the file at ``path``, as it is now."""
-        return cls(size := path.stat().st_size, _sha256(path, size))
+        with open_file(path) as file:
+            return cls(size := path.stat().st_size, checksum_of(file, size))
 
 
 @attrs.frozen(kw_only=True)
@@ -205,7 +207,7 @@ class Manifest:
                 raise ValueError("its content does not match its own checksum")
             return cls(
                 files={
-                    _inside(name): FileRecord(count(record["size"]), _hexadecimal(record["sha256"]))
+                    _inside(name): FileRecord(count(record["size"]), _hexadecimal(record["crc32"]))
                     for name, record in content["files"].items()
                 },
                 checkpoint_io=str(content["checkpoint_io"]),
@@ -276,8 +278,13 @@ class Manifest:
                     f"{_of(place, name)} is damaged: it has {size} bytes, but had {record.size} when it was saved."
                 )
 
-    def verify(self, place: Path, names: Collection[str] | None = None) -> None:
-        """Check each file's size and checksum; if ``names`` is given, only the checksums of those files.
+    def verify(self, place: Path, names: Collection[str] | None = None, stop: threading.Event | None = None) -> None:
+        """Check each file's size and checksum.
+
+        Args:
+            place: The checkpoint.
+            names: If given, only the checksums of these files are checked.
+            stop: Set by another thread when the result is not needed any more.
 
         Raises:
             CheckpointError: A file is missing or damaged.
@@ -288,12 +295,13 @@ class Manifest:
                 continue
             path = self.file(place, name)
             try:
-                found = _sha256(path, record.size)
+                with open_file(path) as file:
+                    found = checksum_of(file, record.size, stop)
             except OSError as error:
                 raise CheckpointError(f"{path} cannot be read: {error}.{reading_remedy(error)}") from error
-            if found != record.sha256:
+            if found != record.crc32:
                 raise DamagedError(
-                    f"{path} is damaged: its SHA-256 is {found}, but was {record.sha256} when it was saved."
+                    f"{path} is damaged: its CRC-32 is {found}, but was {record.crc32} when it was saved."
                 )
 
 
@@ -456,8 +464,8 @@ def _moment(value: Any) -> str:
 
 
 def _hexadecimal(value: Any) -> str:
-    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        raise ValueError(f"{str(value)[:100]!r} is not a SHA-256")
+    if not isinstance(value, str) or not _CRC32.fullmatch(value):
+        raise ValueError(f"{str(value)[:100]!r} is not a CRC-32")
     return value
 
 
@@ -467,16 +475,6 @@ def _inside(name: str) -> str:
         raise ValueError(f"file name {name[:100]!r} is outside of the checkpoint")
     name.encode()  # no lone surrogates
     return name
-
-
-def _sha256(path: Path, size: int) -> str:
-    """The digest of the first ``size`` bytes."""
-    digest = hashlib.sha256()
-    with open_file(path) as file:
-        while size > 0 and (chunk := file.read(min(size, _CHUNK))):
-            digest.update(chunk)
-            size -= len(chunk)
-    return digest.hexdigest()
 
 
 def _own_versions() -> dict[str, str | None]:

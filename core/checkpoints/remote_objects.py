@@ -30,6 +30,7 @@ __all__ = [
     "read_file_manifest",
     "remove_abandoned",
     "size_in",
+    "sizes_below",
     "visible_size",
 ]
 
@@ -127,6 +128,22 @@ def new_folder_name(number: int) -> str:
     return f"core-{number:08}-{secrets.token_hex(8)}"
 
 
+def sizes_below(files: Any, top: str) -> dict[str, int]:
+    """Size by name of everything below ``top``, relative to it; its own name is empty if it is a file itself."""
+    # fsspec remembers lists, in which the saves of other processes are missing.
+    files.invalidate_cache()
+    found: dict[str, Any] = files.find(top, detail=True)
+    if not found:
+        with suppress(FileNotFoundError):
+            files.info(top)  # some kinds of store list nothing where they do not answer, and raise here
+    sizes = {name.rstrip("/"): info.get("size") for name, info in found.items() if info.get("type") != "directory"}
+    return {
+        name.removeprefix(top).lstrip("/"): visible_size(files, name) if size is None else int(size)
+        for name, size in sizes.items()
+        if name == top or name.startswith(f"{top}/")
+    }
+
+
 def visible_size(files: Any, path: str) -> int:
     """The size of an object as the store has it now; raises what the store raises where there is none."""
     files.invalidate_cache()
@@ -214,7 +231,7 @@ def put_whole(files: Any, local: Path, path: str) -> None:
         files.put_file(str(local), temporary)
         with suppress(Exception):  # an empty folder, which a checkpoint of several files has left there
             files.rmdir(path)
-        files.mv(temporary, path)
+        _rename(files, temporary, path)
     except NotImplementedError:  # a store of objects
         files.rm_file(temporary)
         files.put_file(str(local), path)
@@ -222,3 +239,12 @@ def put_whole(files: Any, local: Path, path: str) -> None:
         with suppress(Exception):
             files.rm_file(temporary)
         raise
+
+
+def _rename(files: Any, old: str, new: str) -> None:
+    if type(files).mv is not importlib.import_module("fsspec.spec").AbstractFileSystem.mv:
+        files.mv(old, new)
+        return
+    # fsspec's own takes names with *, ? or [ for patterns.
+    files.cp_file(old, new)
+    files.rm_file(old)

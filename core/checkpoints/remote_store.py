@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..errors import CheckpointError, CoreError
 from .agreement import GatherObject, run_on_each_rank, run_on_rank_zero
@@ -46,6 +46,7 @@ from .remote_objects import (
     read_file_manifest,
     remove_abandoned,
     size_in,
+    sizes_below,
     visible_size,
 )
 from .store import Attempts, Store
@@ -79,16 +80,7 @@ class RemoteStore(Store):
 
     def _objects(self, root: str | None = None) -> dict[str, int]:
         """Size by name of everything below, relative to it; its own name is empty if it is a file itself."""
-        top = self._root if root is None else root
-        # fsspec remembers lists, in which the saves of other processes are missing.
-        self._files.invalidate_cache()
-        found: dict[str, Any] = self._files.find(top, detail=True)
-        sizes = {name.rstrip("/"): info.get("size") for name, info in found.items() if info.get("type") != "directory"}
-        return {
-            name.removeprefix(top).lstrip("/"): -1 if size is None else int(size)
-            for name, size in sizes.items()
-            if name == top or name.startswith(f"{top}/")
-        }
+        return sizes_below(self._files, self._root if root is None else root)
 
     def _saves(self) -> list[Save]:
         """The saves of this checkpoint, of which the last one that is committed counts."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConfigurationError
 from .base import CheckpointIO, check_arguments
+from .checksums import read_while_verifying
 from .locations import committed_directory, naming_the_newest_whole, store_of
 from .manifest import SHARD, FileRecord, Manifest
 from .safe_unpickling import refuse_unreadable
@@ -129,7 +130,12 @@ class SafetensorsCheckpointIO(CheckpointIO):
     def _read(self, directory: Path, map_location: Any) -> dict[str, Any]:
         manifest = Manifest.read(directory)
         manifest.check_written_by(_NAME, SHARD, directory)
-        manifest.verify(directory)
+        return read_while_verifying(
+            lambda stop: manifest.verify(directory, stop=stop),
+            lambda: self._read_files(directory, manifest, map_location),
+        )
+
+    def _read_files(self, directory: Path, manifest: Manifest, map_location: Any) -> dict[str, Any]:
         rest = read_shard(directory, map_location)
         try:
             tensors = read_safetensors(manifest.file(directory, _FILE), map_location)

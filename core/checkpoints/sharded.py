@@ -18,6 +18,7 @@ from ..utilities.nested import map_tensors
 from ..utilities.torch_private import load_in_this_process, local_shape_and_offset
 from .agreement import gather_over, run_on_each_rank, run_on_rank_zero
 from .base import CheckpointIO, check_arguments
+from .checksums import read_while_verifying
 from .commit import write_errors
 from .locations import naming_the_newest_whole, remove_committed, store_of
 from .manifest import SHARD, FileRecord, Manifest
@@ -107,8 +108,9 @@ class ShardedCheckpointIO(CheckpointIO):
 
         def read(place: Path) -> dict[str, Any]:
             manifest = Manifest.read(place)
-            manifest.verify(place)
-            return _read(place, manifest, whole)
+            return read_while_verifying(
+                lambda stop: manifest.verify(place, stop=stop), lambda: _read(place, manifest, whole)
+            )
 
         with naming_the_newest_whole(path):
             loaded = store_of(path).read(read)

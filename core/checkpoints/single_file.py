@@ -2,7 +2,7 @@
 
 The file is a ZIP archive, as torch writes it, with one more entry and a comment at its end::
 
-    entries of torch.save, and its list of them     the content: the manifest has its size and SHA-256
+    entries of torch.save, and its list of them     the content: the manifest has its size and CRC-32
     archive/manifest.json                           the manifest
     the list of all entries                         which torch.load and unzip read
     the comment                                     a line of fixed length: see Trailer
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -63,7 +64,7 @@ class Trailer(NamedTuple):
 
 def parse_trailer(end: bytes) -> Trailer | None:
     """The trailer in the last bytes of a file; ``None`` if there is none."""
-    found = _TRAILER.fullmatch(end[-LENGTH:])
+    found = _TRAILER.fullmatch(end, max(len(end) - LENGTH, 0))
     if found is None:
         return None
     sequence, size, manifest_at, manifest_size = map(int, found.groups()[:4])
@@ -77,9 +78,9 @@ def read_trailer(file: IO[bytes]) -> tuple[Trailer | None, int]:
     return parse_trailer(file.read(LENGTH)), size
 
 
-def trailer_at(path: Path) -> Trailer | None:
+def trailer_at(path: str | os.PathLike[str]) -> Trailer | None:
     """The trailer of the file at ``path``; ``None`` if it has none."""
-    with path.open("rb") as file:
+    with open(path, "rb", buffering=0) as file:
         return read_trailer(file)[0]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -11,6 +11,7 @@ import torch
 
 from ..errors import CheckpointError
 from .base import CheckpointIO, check_arguments
+from .checksums import SummedFile, read_while_verifying
 from .locations import committed_file, naming_the_newest_whole, remove_committed, store_of
 from .manifest import SHARD, FileRecord, Manifest
 from .safe_unpickling import load_tensors, refuse_unreadable
@@ -25,8 +26,8 @@ class TorchCheckpointIO(CheckpointIO):
     """A file that ``torch.load(weights_only=True)`` reads, with a manifest at its end, committed by one rename.
 
     :func:`torch.save` streams it to disk, without a copy in memory. Values that ``torch.load(weights_only=True)`` could
-    not read back are refused. Each load verifies sizes and checksums first. The manifest also holds the values of
-    ``checkpoint["core"]``, the Strategy's description of the run.
+    not read back are refused. Each load compares sizes and checksums, and raises if one differs. The manifest also
+    holds the values of ``checkpoint["core"]``, the Strategy's description of the run.
     """
 
     def save_checkpoint(
@@ -64,33 +65,6 @@ class TorchCheckpointIO(CheckpointIO):
         remove_committed(path)
 
 
-class _HashedFile:
-    """A file that is hashed while it is written from start to end."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._digest = hashlib.sha256()
-        self._size = 0
-        self.error: OSError | None = None
-        """The error that stopped the writing; torch replaces it by another one."""
-
-    def write(self, data: memoryview) -> int:
-        try:
-            written = self._file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-        self._digest.update(data)
-        self._size += written
-        return written
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def record(self) -> FileRecord:
-        return FileRecord(self._size, self._digest.hexdigest())
-
-
 def write_shard(content: Any, file_path: Path, path: str | os.PathLike[str]) -> FileRecord:
     """Like :func:`torch.save`, which hides the cause of an error of the disk; ``path`` is the final path, for messages.
 
@@ -98,22 +72,23 @@ def write_shard(content: Any, file_path: Path, path: str | os.PathLike[str]) -> 
         OSError: The system cannot write the file.
         CheckpointError: torch cannot.
     """
-    with file_path.open("wb") as file:
-        hashed = _HashedFile(file)
+    with file_path.open("wb") as file, ThreadPoolExecutor(1, "core-checksum") as thread:
+        summed = SummedFile(file, thread)
         try:
-            torch.save(content, cast(BinaryIO, hashed))
+            torch.save(content, cast(BinaryIO, summed))
         except RuntimeError as error:
-            if hashed.error is not None:
-                raise hashed.error from None
+            if summed.error is not None:
+                raise summed.error from None
             raise CheckpointError(f"checkpoint {os.fspath(path)} cannot be written: {error}") from error
-    return hashed.record()
+    return FileRecord(summed.size, summed.checksum)
 
 
 def _read(place: Path, map_location: Any) -> dict[str, Any]:
     manifest = Manifest.read(place)
     manifest.check_written_by(_NAME, CONTENT, place)
-    manifest.verify(place)
-    return _loaded(manifest.file(place, CONTENT), map_location)
+    return read_while_verifying(
+        lambda stop: manifest.verify(place, stop=stop), lambda: _loaded(manifest.file(place, CONTENT), map_location)
+    )
 
 
 def read_file(place: Path, manifest: Manifest, map_location: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ VERBS = {
     "explain": ("torch_hal.explain", "show what would run for given arguments, and why"),
     "doctor": ("torch_hal.doctor.__main__", "one page for a bug report: what is here, what is wrong"),
     "checkpoints": ("torch_hal.commands.checkpoints", "show the checkpoints in a directory, and which are whole"),
-    "consolidate": ("torch_hal.consolidate", "write a checkpoint directory as one file"),
+    "convert": ("torch_hal.convert", "write a checkpoint as one file, also those of other libraries"),
     "completion": ("torch_hal.commands.completion", "write the completion of these commands for a shell"),
 }
 """core's own verbs: the module of each, and what it does. An installed package cannot replace one."""

@@ -425,3 +425,14 @@ def test_sharded_reads_beside_a_writer_are_of_one_checkpoint(tmp_path: Path) -> 
             break
     assert at > 5
     assert len(steps.names) <= at
+
+
+@pytest.mark.parametrize("target", ["nowhere", "folder"])
+def test_a_folder_that_is_a_link_to_nothing(target: str, tmp_path: Path) -> None:
+    """Such as to a disk that is not mounted, or to itself: the error says so."""
+    (tmp_path / "folder").symlink_to(tmp_path / target)
+    with pytest.raises(CheckpointError, match=r"folder/c cannot be written: .*Link to a directory that is not there"):
+        TorchCheckpointIO().save_checkpoint({}, tmp_path / "folder" / "c")
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="File exists"):
+        TorchCheckpointIO().save_checkpoint({}, tmp_path / "file" / "c")

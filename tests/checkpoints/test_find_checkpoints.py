@@ -441,3 +441,29 @@ def test_a_sequence_number_that_no_save_has_given(
         save(tmp_path / name, io)
         assert latest(tmp_path) == tmp_path / name
     assert all("forged" in record.getMessage() for record in caplog.records)
+
+
+def test_each_checkpoint_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among many, a save and ``latest`` read those that are new, also where another process replaced one."""
+    for number in range(20):
+        save(tmp_path / f"step={number}", DIRECTORIES if number % 2 else IO)
+    read: list[str] = []
+    original = directories.sequence_of
+
+    def counted(place: str) -> int:
+        read.append(os.path.basename(place))
+        return original(place)
+
+    monkeypatch.setattr(directories, "sequence_of", counted)
+    assert latest(tmp_path) == tmp_path / "step=19"
+    save(tmp_path / "new")
+    assert latest(tmp_path) == tmp_path / "new"
+    assert sorted(read) == ["new", "step=19"]
+    code = (
+        "import sys, torch; from core.checkpoints import TorchCheckpointIO as IO; IO().save_checkpoint({}, sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "step=3"], check=True)
+    assert latest(tmp_path) == tmp_path / "step=3"
+    save(tmp_path / "newest")
+    assert read_manifest(tmp_path / "newest").sequence == 23
+    assert sorted(read) == ["new", "step=19", "step=3"]

@@ -38,7 +38,7 @@ from core.checkpoints import (
     read_shard,
     refuse_code,
 )
-from core.consolidate import consolidate
+from core.convert import convert
 from core.errors import CheckpointError
 
 SCRIPT = Path(__file__).parent / "scripts" / "save_shards.py"
@@ -83,7 +83,7 @@ def metadata(directory: Path) -> Any:
     return pickle.loads((directory / ".metadata").read_bytes())
 
 
-READERS: list[Callable[[Path], Any]] = [lambda path: ShardedCheckpointIO().load_checkpoint(path), consolidate]
+READERS: list[Callable[[Path], Any]] = [lambda path: ShardedCheckpointIO().load_checkpoint(path), convert]
 
 
 def test_what_was_saved_is_read(checkpoint: Path) -> None:
@@ -115,7 +115,7 @@ def test_every_python_reads_what_every_other_one_has_saved(
     assert torch.equal(ShardedCheckpointIO().load_checkpoint(checkpoint)["rows"], torch.ones(40, 25))
 
 
-@pytest.mark.parametrize("read", READERS, ids=["load_checkpoint", "consolidate"])
+@pytest.mark.parametrize("read", READERS, ids=["load_checkpoint", "convert"])
 def test_the_metadata_file_runs_no_code(read: Callable[[Path], Any], checkpoint: Path, tmp_path: Path) -> None:
     """Wherever in it the code is; the error names the file and what it would have called."""
     content = metadata(checkpoint)

@@ -11,6 +11,7 @@ import pathlib
 import signal
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,7 +37,7 @@ from core.checkpoints import (
     read_manifest,
     remove_committed,
 )
-from core.consolidate import consolidate
+from core.convert import convert
 from core.errors import CheckpointError, ConfigurationError
 
 URL = "objects://bucket/run"
@@ -84,8 +85,8 @@ def test_what_is_there_is_what_was_saved(kind: Callable[[], CheckpointIO], schem
     else:
         records = json.loads(found["manifest.json"])["files"]
         assert sorted(found) == sorted([*records, "manifest.json"])
-        assert {name: record["sha256"] for name, record in records.items()} == {
-            name: hashlib.sha256(found[name]).hexdigest() for name in records
+        assert {name: record["crc32"] for name, record in records.items()} == {
+            name: f"{zlib.crc32(found[name]):08x}" for name in records
         }
         content = torch.load(io.BytesIO(found["shard-00000.pt"]), weights_only=True)["content"]
     assert content["step"] == 2
@@ -301,7 +302,7 @@ def test_only_what_the_manifest_lists_is_copied(store: ObjectStore) -> None:
         assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "shard-00000.pt"]
     good = json.loads(store.cat_file(manifest))
     for name in ("../escaped", "/tmp/escaped", "large.bin"):
-        files = {**good["files"], name: {"size": 1000 if name[0] != "l" else 10, "sha256": "0" * 64}}
+        files = {**good["files"], name: {"size": 1000 if name[0] != "l" else 10, "crc32": "0" * 8}}
         rest = {**{key: value for key, value in good.items() if key != "sha256"}, "files": files}
         text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
         content = {**rest, "sha256": hashlib.sha256(text.encode()).hexdigest()}
@@ -346,7 +347,7 @@ def test_single_files(store: ObjectStore) -> None:
     with local_copy(f"{URL}/x.json") as file:
         assert (file.name, file.read_text()) == ("x.json", "{}")
     save(3)
-    assert consolidate(f"{URL}/c") == f"{URL}/c.pt"
+    assert convert(f"{URL}/c") == f"{URL}/c.pt"
     assert torch.load(io.BytesIO(store.cat_file(f"{URL}/c.pt")), weights_only=True)["step"] == 3
     with Runtime(accelerator="cpu", devices=1) as runtime:
         runtime.save_model(runtime.prepare(torch.nn.Linear(2, 2)), f"{URL}/model", safe_serialization=False)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from core.checkpoints import ShardedCheckpointIO, TorchCheckpointIO, latest, read_manifest
-from core.consolidate import main
+from core.convert import main
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
 from .conftest import run_script
@@ -57,7 +57,7 @@ def test_read_whole_with_and_without_a_process_group(said: dict[str, Any], out: 
         ("unreadable", ["checkpoint['lambda']", "rank 0 could not do its part"]),
         ("in a tuple", ["'model' is a tuple", "'model' is a tuple"]),
         ("absent", ["it does not exist", "it does not exist"]),
-        ("damaged", ["SHA-256", "SHA-256"]),
+        ("damaged", ["CRC-32", "CRC-32"]),
     ],
 )
 def test_all_processes_fail_together(said: dict[str, Any], case: str, arguments: list[str]) -> None:
@@ -82,7 +82,7 @@ def test_manifest_names_the_files_of_every_process(out: Path) -> None:
 
 def test_damage_is_found(out: Path) -> None:
     """One process alone compares every checksum."""
-    with pytest.raises(CheckpointError, match="SHA-256"):
+    with pytest.raises(CheckpointError, match="CRC-32"):
         ShardedCheckpointIO().load_checkpoint(out / "damaged")
 
 
@@ -125,8 +125,8 @@ def test_gradients_are_clipped_by_the_norm_of_the_whole(said: dict[str, Any]) ->
         torch.testing.assert_close(torch.tensor(found), gradient * 0.5 / expected)
 
 
-def test_consolidate_makes_one_file(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``python -m core.consolidate DIR FILE`` writes what ``torch.load`` reads, every tensor whole."""
+def test_convert_makes_one_file(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``python -m core.convert DIR FILE`` writes what ``torch.load`` reads, every tensor whole."""
     assert main([str(out / "saved"), str(tmp_path / "one.pt")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'one.pt'}\n"
     read = torch.load(tmp_path / "one.pt", weights_only=True)
@@ -134,7 +134,7 @@ def test_consolidate_makes_one_file(out: Path, tmp_path: Path, capsys: pytest.Ca
     assert torch.equal(read["parts"][0]["rows"], WHOLE * 2)
 
 
-def test_consolidate_writes_next_to_the_directory(tmp_path: Path) -> None:
+def test_convert_writes_next_to_the_directory(tmp_path: Path) -> None:
     """Without a name, the file has the directory's with ``.pt``; a checkpoint of one file is taken as well."""
     TorchCheckpointIO().save_checkpoint({"step": 3}, tmp_path / "last")
     assert main([f"{tmp_path / 'last'}/"]) == 0
@@ -142,7 +142,7 @@ def test_consolidate_writes_next_to_the_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["absent", "damaged", "there already"])
-def test_consolidate_refuses(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+def test_convert_refuses(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
     """It says why and returns 2, and no file is written or overwritten."""
     target = tmp_path / "one.pt"
     if case == "there already":

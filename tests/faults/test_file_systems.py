@@ -21,7 +21,7 @@ from declared import PREFIX
 
 from core import Runtime
 from core.checkpoints import CheckpointIO, TorchCheckpointIO, is_committed
-from core.consolidate import consolidate
+from core.convert import convert
 from core.errors import CheckpointError
 
 from .small import IOS
@@ -226,7 +226,7 @@ def test_a_limit_on_the_size_of_files(io: CheckpointIO, tmp_path: Path) -> None:
     assert io.load_checkpoint(tmp_path / "c")["n"] == 2
 
 
-@pytest.mark.parametrize("what", ["consolidate", "save", "save_model", "save_state"])
+@pytest.mark.parametrize("what", ["convert", "save", "save_model", "save_state"])
 def test_a_single_file_that_does_not_fit(what: str, tmp_path: Path) -> None:
     """The error names path, cause and remedy instead of torch's internal message, and no partial file is left."""
     resource = pytest.importorskip("resource")
@@ -234,7 +234,7 @@ def test_a_single_file_that_does_not_fit(what: str, tmp_path: Path) -> None:
     layer = runtime.prepare(torch.nn.Linear(500, 500))
     runtime.save({"layer": layer}, tmp_path / "c")
     writes: dict[str, Callable[[], object]] = {
-        "consolidate": lambda: consolidate(tmp_path / "c", tmp_path / "new" / "all.pt"),
+        "convert": lambda: convert(tmp_path / "c", tmp_path / "new" / "all.pt"),
         "save": lambda: runtime.save(layer.state_dict(), tmp_path / "new" / "all.pt"),
         "save_model": lambda: runtime.save_model(layer, tmp_path / "new", safe_serialization=False),
         "save_state": lambda: runtime.save_state(tmp_path / "new" / "all"),

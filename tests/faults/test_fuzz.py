@@ -165,7 +165,7 @@ def test_drawn_shards(tmp_path: Path, name: str, saved: Callable[[str, Path], No
         try:
             path.write_bytes(content)
             record = FileRecord.of(path)
-            entry = {"size": record.size, "sha256": record.sha256}
+            entry = {"size": record.size, "crc32": record.crc32}
             text = with_its_sum({**good, "files": {**good["files"], chosen: entry}})
             if place.is_dir():
                 write_manifest(place, text)
@@ -227,7 +227,7 @@ def test_drawn_facts_of_shards(tmp_path: Path, saved: Callable[[str, Path], None
     def check(content: bytes) -> None:
         path.write_bytes(content)
         record = FileRecord.of(path)
-        entry = {"size": record.size, "sha256": record.sha256}
+        entry = {"size": record.size, "crc32": record.crc32}
         manifest.write_bytes(with_its_sum({**good, "files": {**good["files"], ".metadata": entry}}))
         read("sharded", tmp_path)
 

@@ -15,6 +15,7 @@ from torch.optim import lr_scheduler
 
 from core import DataModule, Trainer
 from core.callbacks import BaseFinetuning, EarlyStopping, ModelCheckpoint, WeightAveraging
+from core.convert import convert
 from core.errors import CheckpointError
 
 from .regression import Regression, assert_same, dataset, loader, quiet
@@ -131,6 +132,17 @@ def test_a_fit_of_lightning_goes_on(
     assert "Not restored, since the checkpoint does not contain it: random number generators" in caplog.text
     assert left_out in caplog.text
     assert left_out or "Left out" not in caplog.text
+
+
+def test_a_converted_checkpoint_of_lightning_goes_on(tmp_path: Path) -> None:
+    """One file of ours, from which a run resumes as from Lightning's own."""
+    _, whole, saved = trained()
+    torch.save(saved, tmp_path / "l.ckpt")
+    module = Net(width=8)
+    trainer = quiet(max_epochs=4, default_root_dir=tmp_path)
+    trainer.fit(module, loader(), loader(), ckpt_path=convert(tmp_path / "l.ckpt", tmp_path / "x.ckpt"))
+    assert_same(module, whole)
+    assert trainer.global_step == 4 * BATCHES
 
 
 ON_TWO = """

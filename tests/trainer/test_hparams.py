@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from core import Callback, DataModule, Module, consolidate
+from core import Callback, DataModule, Module, convert
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
 from .regression import Regression, assert_same, loader, quiet
@@ -120,7 +120,7 @@ def test_a_module_from_a_checkpoint(checkpoint_io: str, tmp_path: Path) -> None:
     """Of either format, and from one file; arguments that are given count."""
     module = Sized(3, names=["a"], extra=5)
     path = saved(module, tmp_path, checkpoint_io=checkpoint_io)
-    one_file = consolidate.consolidate(path) if checkpoint_io == "sharded" else path
+    one_file = convert.convert(path) if checkpoint_io == "sharded" else path
     for place in (path, one_file):
         loaded = Sized.load_from_checkpoint(place)
         assert_same(loaded, module)

@@ -1,4 +1,4 @@
-"""``load_from_checkpoint``, ``consolidate`` and ``fit(ckpt_path=...)`` of every format of core, at paths and URLs."""
+"""``load_from_checkpoint``, ``convert`` and ``fit(ckpt_path=...)`` of every format of core, at paths and URLs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from core import Module, Trainer
-from core.consolidate import consolidate
+from core.convert import convert
 from core.errors import CheckpointError
 
 
@@ -60,7 +60,7 @@ def test_a_checkpoint_of_each_format(io: str, place: str, tmp_path: Path) -> Non
 
     loaded = Net.load_from_checkpoint(f"{top}/c.ckpt")
     assert torch.equal(loaded.layer.weight, net.layer.weight)
-    consolidate(f"{top}/c.ckpt", tmp_path / "one.pt")
+    convert(f"{top}/c.ckpt", tmp_path / "one.pt")
     assert torch.equal(torch.load(tmp_path / "one.pt")["state_dict"]["layer.weight"], net.layer.weight)
     resumed = Net(width=4)
     fit(resumed, io, 2, f"{top}/c.ckpt")

@@ -362,7 +362,7 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
 
         Args:
             checkpoint_path: A checkpoint that a Trainer has written with any strategy, or one file of it that
-                ``core.consolidate`` has written; or weights of another library, such as a file of Lightning's.
+                ``core.convert`` has written; or weights of another library, such as a file of Lightning's.
             map_location: The device of the module; the CPU by default.
             hparams_file: A file with hyperparameters, in place of those in the checkpoint: YAML, JSON, or a CSV table
                 with the columns ``key`` and ``value``.

@@ -12,7 +12,7 @@ from torch_hal_fsdp import FSDPStrategy
 
 import torch_hal
 from torch_hal.checkpoints import ShardedCheckpointIO
-from torch_hal.consolidate import consolidate
+from torch_hal.convert import convert
 from torch_hal.strategies import DDPStrategy, SingleDeviceStrategy
 
 PROCESSES, MODE, SAVED = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3] if len(sys.argv) > 3 else ".")
@@ -100,7 +100,7 @@ def later() -> None:
         look("full", "single_device", Lesson(), ckpt_path=SAVED / "full/checkpoints/epoch=1-step=4.ckpt")
         look("unsharded", SingleDeviceStrategy(checkpoint_io=ShardedCheckpointIO()), Lesson(), ckpt_path=path)
         lesson = Lesson()
-        lesson.load_state_dict(torch.load(consolidate(path, OUT / "whole.pt"))["state_dict"])
+        lesson.load_state_dict(torch.load(convert(path, OUT / "whole.pt"))["state_dict"])
         look("consolidated", "single_device", lesson)
     go_on("loop", FSDPStrategy(), "loop")
     go_on("loop ddp", DDPStrategy(checkpoint_io=ShardedCheckpointIO()), "loop")
