@@ -4,7 +4,7 @@ from ..utilities.lazy import lazy_names
 from .base import Precision
 from .dtypes import Parts, find_parts, read_parts
 from .mixed import MixedPrecision
-from .single_dtype import DoublePrecision, FullPrecision, HalfPrecision
+from .single_dtype import DoublePrecision, FullPrecision, HalfPrecision, wide_copies
 
 __all__ = [
     "DoublePrecision",
@@ -15,6 +15,7 @@ __all__ = [
     "Precision",
     "find_parts",
     "read_parts",
+    "wide_copies",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, {})

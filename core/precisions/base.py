@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from ..errors import ConfigurationError
+from ..utilities.nested import map_tensors
 from ..utilities.renamed import Renaming
 from .gradients import check_loss, clip_gradients
 
-__all__ = ["Precision", "check_applied"]
+__all__ = ["Precision", "check_applied", "keep_state_dtype"]
 
 
 class Precision(Renaming):
@@ -155,3 +158,36 @@ def check_applied(strategy: str, precision: Precision, *, parts: bool, state: bo
             f"precision={precision.name!r} with {' and '.join(options)}: strategy {strategy!r} does it by itself, "
             "without such a setting. Leave it out, or use another strategy, such as 'ddp'."
         )
+
+
+def keep_state_dtype(optimizer: Optimizer, dtype: torch.dtype | None) -> list[RemovableHandle]:
+    """Let state that is loaded into ``optimizer`` get ``dtype`` where torch would convert it to a narrower parameter's.
+
+    Args:
+        optimizer: Its ``load_state_dict`` is followed.
+        dtype: As a precision declares it; ``None`` leaves everything to torch.
+
+    Returns:
+        What ends it.
+    """
+    if dtype is None:
+        return []
+    loading: dict[str, Any] = {}
+
+    def before(_: Optimizer, state: dict[str, Any]) -> None:
+        loading.update(state)
+
+    def after(loaded: Optimizer) -> None:
+        saved, groups = loading.pop("state", {}), loading.pop("param_groups", [])
+        for group, saved_group in zip(loaded.param_groups, groups, strict=True):
+            for parameter, index in zip(group["params"], saved_group["params"], strict=True):
+                if parameter.is_floating_point() and parameter.dtype.itemsize < dtype.itemsize and index in saved:
+                    convert = partial(_converted, device=parameter.device, dtype=dtype)
+                    values = {key: map_tensors(convert, value) for key, value in saved[index].items() if key != "step"}
+                    loaded.state[parameter].update(values)
+
+    return [optimizer.register_load_state_dict_pre_hook(before), optimizer.register_load_state_dict_post_hook(after)]
+
+
+def _converted(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return tensor.to(device=device, dtype=dtype) if tensor.is_floating_point() else tensor.to(device=device)

@@ -12,85 +12,46 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import ConfigurationError
 from .base import Precision
 from .dtypes import DefaultDtype, KeptParts, Parts, half_dtype, read_parts, require_dtype, to_floating, widen
 
-__all__ = ["DoublePrecision", "FullPrecision", "HalfPrecision", "MASTER", "MasterWeights"]
+__all__ = ["DoublePrecision", "FullPrecision", "MASTER", "HalfPrecision", "wide_copies"]
 
 MASTER = "master_weight"
-"""The key of a parameter's float32 value in the optimizer's state."""
+"""The key of a parameter's float32 value in the optimizer's state. So updates too small for the parameter add up."""
 
 
-class MasterWeights:
-    """Lets optimizers work on float32 copies of parameters of ``dtype``, which stay in the optimizer's state.
+@contextmanager
+def wide_copies(
+    optimizer: Optimizer, dtype: torch.dtype = torch.float32
+) -> Iterator[list[tuple[nn.Parameter, nn.Parameter]]]:
+    """A context in which ``optimizer`` has copies in ``dtype`` in place of its narrower parameters, with their state.
 
-    So the state is in float32 too, and updates that are too small for the parameter's dtype add up. The parameters get
-    the rounded values after each step.
+    A precision's ``optimizer_step`` gives the copies values and gradients, steps, and rounds them into the parameters.
+    It must not give a parameter's ``data`` another dtype instead: torch then adds its gradients in a new place, and
+    DistributedDataParallel, which watches the first one, no longer averages them.
+
+    Yields:
+        Each narrower parameter with its copy, which has no gradient yet.
     """
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-        self._handles: list[Any] = []
-
-    def prepare(self, optimizer: Optimizer) -> None:
-        """Let a state that is loaded stay in float32, where torch would convert it to the dtype of the parameters."""
-        taken: list[Any] = []
-
-        def before(loading: Optimizer, state: dict[str, Any]) -> None:
-            taken.append(self._taken(loading))
-            taken[-1].__enter__()
-
-        def after(loading: Optimizer) -> None:
-            taken.pop().__exit__(None, None, None)
-
-        self._handles.append(optimizer.register_load_state_dict_pre_hook(before))
-        self._handles.append(optimizer.register_load_state_dict_post_hook(after))
-
-    def release(self) -> None:
-        """Undo :meth:`prepare`."""
-        handles, self._handles = self._handles, []
-        for handle in handles:
-            handle.remove()
-
-    def step(self, optimizer: Optimizer) -> Any:
-        """Step ``optimizer`` on the copies, and round them into the parameters."""
-        with self._taken(optimizer) as copies:
-            values = {parameter: optimizer.state[own].pop(MASTER, None) for parameter, own in copies}
-            for parameter, own in copies:
-                if values[parameter] is not None:
-                    own.data = values[parameter]
-                own.grad = None if parameter.grad is None else parameter.grad.to(own.dtype)
-            result = optimizer.step()
-            with torch.no_grad():
-                for parameter, own in copies:
-                    parameter.copy_(own)
-                    optimizer.state[own][MASTER] = own.detach()
-        return result
-
-    @contextmanager
-    def _taken(self, optimizer: Optimizer) -> Iterator[list[tuple[Tensor, nn.Parameter]]]:
-        """A context in which the optimizer has float32 copies in place of its parameters of 16 bits."""
-        copies: dict[Tensor, nn.Parameter] = {}
-        given = [list(group["params"]) for group in optimizer.param_groups]
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.dtype is self._dtype:
-                    copies[parameter] = nn.Parameter(parameter.detach().float(), parameter.requires_grad)
-            group["params"] = [copies.get(parameter, parameter) for parameter in group["params"]]
-        _rename(optimizer, copies)
-        try:
-            yield list(copies.items())
-        finally:
-            for group, parameters in zip(optimizer.param_groups, given, strict=True):
-                group["params"] = parameters
-            _rename(optimizer, {own: parameter for parameter, own in copies.items()})
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handles": []}
+    copies: dict[nn.Parameter, nn.Parameter] = {}
+    given = [list(group["params"]) for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.is_floating_point() and parameter.dtype.itemsize < dtype.itemsize:
+                copies[parameter] = nn.Parameter(parameter.detach().to(dtype), parameter.requires_grad)
+        group["params"] = [copies.get(parameter, parameter) for parameter in group["params"]]
+    _rename(optimizer, copies)
+    try:
+        yield list(copies.items())
+    finally:
+        for group, parameters in zip(optimizer.param_groups, given, strict=True):
+            group["params"] = parameters
+        _rename(optimizer, {own: parameter for parameter, own in copies.items()})
 
 
 def _rename(optimizer: Optimizer, names: Any) -> None:
@@ -168,7 +129,6 @@ class HalfPrecision(Precision):
         self.state_dtype = None if state_dtype in (None, self.param_dtype) else torch.float32
         if state_dtype not in (None, "float32", torch.float32, self.param_dtype):
             raise ConfigurationError(f"state_dtype={state_dtype!r}: must be 'float32', or None for the dtype itself.")
-        self._masters = MasterWeights(self.param_dtype)
         self.keep_float32 = read_parts(keep_float32)
         self._kept = KeptParts(self.keep_float32, partial(DefaultDtype, torch.float32), self.param_dtype)
 
@@ -186,11 +146,6 @@ class HalfPrecision(Precision):
         """See the base class; ``optimizer_step`` counts only with another ``state_dtype``."""
         return super().overrides(hook) and (hook != "optimizer_step" or self.state_dtype is not None)
 
-    def prepare_optimizer(self, optimizer: Optimizer) -> None:
-        """See the base class."""
-        if self.state_dtype is not None:
-            self._masters.prepare(optimizer)
-
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Like the base class, on copies in ``state_dtype``.
 
@@ -204,12 +159,22 @@ class HalfPrecision(Precision):
                 f"precision={self.name!r}: step was given a closure, which computes gradients of the parameters and "
                 "not of their float32 copies. Use an optimizer that needs no closure, or leave out state_dtype."
             )
-        return self._masters.step(optimizer)
+        with wide_copies(optimizer) as copies:
+            values = {parameter: optimizer.state[own].pop(MASTER, None) for parameter, own in copies}
+            for parameter, own in copies:
+                if values[parameter] is not None:
+                    own.data = values[parameter]
+                own.grad = None if parameter.grad is None else parameter.grad.to(own.dtype)
+            result = optimizer.step()
+            with torch.no_grad():
+                for parameter, own in copies:
+                    parameter.copy_(own)
+                    optimizer.state[own][MASTER] = own.detach()
+        return result
 
     def teardown(self) -> None:
-        """See the base class; parts and optimizers are left as they were."""
+        """See the base class; parts are left as they were."""
         self._kept.release()
-        self._masters.release()
 
     def forward_context(self) -> DefaultDtype:
         """Tensors created in the forward pass have the declared dtype too."""

@@ -20,7 +20,7 @@ from ..checkpoints.base import CheckpointIO
 from ..checkpoints.locations import directory_of
 from ..environments.base import ClusterEnvironment
 from ..errors import ConfigurationError, CoreError
-from ..precisions.base import Precision, check_applied
+from ..precisions.base import Precision, check_applied, keep_state_dtype
 from ..registration import REGISTRIES
 from ..utilities.user_modules import import_all
 from .calls import call_site, differing_facts
@@ -127,6 +127,7 @@ class Strategy(StepMethods, TrainerFacts, ABC):
 
     def __init__(self, **parts: Unpack[StrategyParts]) -> None:
         self.requested_parts: Mapping[str, Any] = MappingProxyType(requested_parts(type(self), parts))
+        self._state_hooks: list[Any] = []
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -135,7 +136,7 @@ class Strategy(StepMethods, TrainerFacts, ABC):
             register(REGISTRIES["strategy"])
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_trainer": None, "requested_parts": dict(self.requested_parts)}
+        state = {**self.__dict__, "_trainer": None, "_state_hooks": [], "requested_parts": dict(self.requested_parts)}
         if "parallel_devices" in state:
             state["parallel_devices"] = [str(device) for device in self.parallel_devices]
         return state
@@ -284,6 +285,8 @@ class Strategy(StepMethods, TrainerFacts, ABC):
         Args:
             failed: Leave at once, without waiting for the others, since this process ends with an error.
         """
+        while self._state_hooks:
+            self._state_hooks.pop().remove()
         self.precision.teardown()
         self.end_saving(failed)
         self.cluster_environment.teardown()
@@ -367,6 +370,7 @@ class Strategy(StepMethods, TrainerFacts, ABC):
         for optimizer in optimizers:
             move_optimizer_state(optimizer)
             self.precision.prepare_optimizer(optimizer)
+            self._state_hooks += keep_state_dtype(optimizer, self.precision.state_dtype)
         return list(optimizers)
 
     # -- step: see core.strategies.training_step -----------------------------------------------------------------

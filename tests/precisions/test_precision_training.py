@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from importlib import import_module
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from core import Runtime
 from core.builtin import core_precisions
-from core.precisions import Precision
+from core.precisions import HalfPrecision, Precision
 
 NAMES = ["64-true", "32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"]
 
@@ -240,3 +242,62 @@ def test_full_precision_costs_nothing_in_the_loop() -> None:
     at_each_step = ["forward_context", "convert_input", "convert_output", "backward", "optimizer_step"]
     at_each_step += ["unscale_gradients", "clip_gradients"]
     assert [hook for hook in at_each_step if getattr(kind, hook) is not getattr(Precision, hook)] == []
+
+
+class WideSteps(HalfPrecision):
+    """As a plugin writes it: bf16 parameters, stepped in float32; the optimizer state has what is rounded off."""
+
+    state_dtype = torch.float32
+
+    def __init__(self) -> None:
+        super().__init__("bfloat16")
+        self.state_dtype = torch.float32
+
+    def prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """No copies of the parameters."""
+
+    def optimizer_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        assert closure is None
+        parameters = optimizer.param_groups[0]["params"]
+        for parameter in parameters:
+            gradient, parameter.grad = parameter.grad, None
+            parameter.data = parameter.data.float() + optimizer.state[parameter].pop("rest", 0)
+            parameter.grad = gradient.float()
+            if not optimizer.state[parameter]:
+                del optimizer.state[parameter]
+        optimizer.step()
+        for parameter in parameters:
+            parameter.grad, exact = None, parameter.data
+            parameter.data = exact.bfloat16()
+            optimizer.state[parameter]["rest"] = exact - parameter.data.float()
+
+
+@pytest.mark.parametrize("make", [WideSteps, lambda: HalfPrecision("bfloat16", state_dtype="float32")])
+def test_loaded_state_is_in_the_declared_dtype(make: Callable[[], Precision]) -> None:
+    """Of a plugin's precision as of core's own: a run that is resumed with Adam goes on to the same bits."""
+
+    def run(state: Any, batches: list[tuple[Tensor, Tensor]]) -> Any:
+        with Runtime(accelerator="cpu", devices=1, precision=make()) as runtime:
+            net = runtime.prepare(net_of(state))
+            optimizer = runtime.prepare(torch.optim.Adam(net.parameters(), lr=0.05))
+            if state is not None:
+                optimizer.load_state_dict(deepcopy(state[1]))
+            for inputs, targets in batches:
+                optimizer.zero_grad()
+                runtime.backward(mse_loss(net(inputs), targets))
+                optimizer.step()
+            return deepcopy((net.state_dict(), optimizer.state_dict()))
+
+    def net_of(state: Any) -> Net:
+        net = fresh()[0]
+        if state is not None:
+            net.load_state_dict(state[0])
+        return net
+
+    batches = fresh()[1]
+    whole, resumed = run(None, batches), run(run(None, batches[:3]), batches[3:])
+    assert all(torch.equal(value, resumed[0][name]) for name, value in whole[0].items())
+    for place, values in whole[1]["state"].items():
+        for key, value in values.items():
+            found = resumed[1]["state"][place][key]
+            assert (found.dtype, found.tolist()) == (value.dtype, value.tolist()), key

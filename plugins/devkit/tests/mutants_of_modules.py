@@ -99,6 +99,7 @@ PRECISION_KEEPS = [
     _precision("saysnothingofit", "test_a_skipped_step_is_told", "step_was_skipped.. returned .False, False."),
     _precision("narrowsdoubles", "test_wide_outputs_stay_wide", "comes out in torch.float32"),
     _precision("leavesfloat32", "test_forward_contexts_end_as_they_began[unusual]", "float64 -> torch.float32"),
+    _precision("widensthedata", "test_gradients_are_added_where_they_were", "adds a parameter's gradients in another"),
     _precision("looksaway", "test_gradients_that_are_not_finite_are_seen", "Expected: NaN"),
 ]
 

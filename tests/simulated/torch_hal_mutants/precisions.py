@@ -299,6 +299,29 @@ class PutsAllInTraining(DoublePrecision):
         return super().convert_module(module).train()
 
 
+class WidensTheData(HalfPrecision):
+    """A step gives the parameters' `data` another dtype for a while."""
+
+    def __init__(self) -> None:
+        super().__init__("bfloat16")
+
+    def overrides(self, hook: str) -> bool:
+        return hook == "optimizer_step" or super().overrides(hook)
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        loss = None if closure is None else closure()
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        gradients = [parameter.grad for parameter in parameters]
+        for dtype in (torch.float32, torch.bfloat16):
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = None
+                parameter.data = parameter.data.to(dtype)
+                parameter.grad = gradient.to(dtype)
+            if dtype is torch.float32:
+                optimizer.step()
+        return loss
+
+
 class SharesNothing(FullPrecision):
     """A parameter that two layers share becomes two."""
 

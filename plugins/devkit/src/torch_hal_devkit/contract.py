@@ -312,7 +312,7 @@ _PRECISION = {
     "optimizer_step": _of(
         values="a_step_is_of_true_gradients each_group_is_stepped a_step_with_a_closure",
         arguments="gradients_stay_after_a_step parameters_without_gradients",
-        algebra=f"{_STEPS} two_optimizers",
+        algebra=f"{_STEPS} two_optimizers gradients_are_added_where_they_were",
         again="a_step_is_taken_once",
         errors="an_overflow_is_left_out an_overflow_in_any_group after_an_error_it_goes_on",
     ),

@@ -190,6 +190,20 @@ class PrecisionKeepsTests:
         assert weight.grad.count_nonzero() == 3, "a step sets gradients to zero. Expected: only zero_grad() does"
 
     @tier("T2")
+    def test_gradients_are_added_where_they_were(self, runtime: Runtime) -> None:
+        """A step leaves each parameter's place in torch's graph, where DistributedDataParallel averages gradients."""
+        net, prepared, optimizer = _known(runtime)
+        (weight,) = net.parameters()
+        before = _accumulator(weight)
+        runtime.backward(prepared(torch.ones(3, device=runtime.device)))
+        optimizer.step()
+        assert _accumulator(weight) is before, (
+            "after a step, torch adds a parameter's gradients in another place, and DistributedDataParallel does not "
+            "average them any more. Expected: a step gives no parameter's data another dtype. "
+            "core.precisions.wide_copies lets the optimizer step copies"
+        )
+
+    @tier("T2")
     def test_gradients_that_are_not_finite_are_seen(self, runtime: Runtime, precision: Any) -> None:
         """Unless it scales the loss, a step with NaN in a gradient is not made into another step in silence."""
         if precision.scales_loss:
@@ -222,6 +236,12 @@ def _known(runtime: Runtime) -> tuple[Known, nn.Module, Any]:
     net = Known()
     prepared, optimizer = runtime.prepare(net, torch.optim.SGD(net.parameters(), lr=_RATE))
     return net, prepared, optimizer
+
+
+def _accumulator(parameter: Tensor) -> Any:
+    function = parameter.expand_as(parameter).grad_fn
+    assert function is not None, "the parameter takes no gradients"
+    return function.next_functions[0][0]
 
 
 def _backward(runtime: Runtime, loss: Tensor, argument: str, **options: Any) -> None:
