@@ -245,6 +245,48 @@ def test_ddp_learns_a_static_graph_in_the_first_backward_pass() -> None:
     assert not torch_private.learns_graph(DistributedDataParallel(nn.Linear(1, 1)))
 
 
+class Heads(nn.Module):
+    """Two layers, each with an output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(1, 1), nn.Linear(1, 1)
+
+    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.first(inputs), self.second(inputs)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"find_unused_parameters": True}])
+@pytest.mark.usefixtures("group")
+def test_ddp_reduces_another_loss_of_a_forward_pass_if_it_is_told_to_expect_it(arguments: dict[str, Any]) -> None:
+    """From the first step on; and each of two losses of different parameters, which are reduced together at last."""
+    reduced: list[int] = []
+
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        reduced.append(len(bucket.parameters()))
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    ddp = DistributedDataParallel(Heads(), **arguments)
+    ddp.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # torch refuses annotations as text
+    for expects in (True, False):
+        reduced.clear()
+        both = torch.cat(ddp(torch.ones(1, 1)))
+        both.sum().backward(retain_graph=True)
+        if expects:
+            torch_private.expect_gradients(ddp, both.square().sum())
+        both.square().sum().backward()
+        assert reduced == ([4, 4] if expects else [4])
+    if not arguments:
+        reduced.clear()
+        for output in ddp(torch.ones(1, 1)):
+            output.backward()
+            if not reduced:
+                torch_private.expect_gradients(ddp, output)
+        assert reduced == [4]
+
+
 # -- data loaders ------------------------------------------------------------------------------------------------------
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -27,7 +27,7 @@ from .checks import check_joinables
 from .gradient_state import GradientState
 from .lifecycle import Life
 from .prepare.prepared import PreparedObjects
-from .prepare.wrappers import strategy_module
+from .prepare.wrappers import called_of, strategy_module
 
 __all__ = ["Backward", "Gradients", "Synchronization"]
 
@@ -58,6 +58,7 @@ class Backward:
         "_gradient_state",
         "_prepared",
         "_strategy",
+        "_takes_gradient",
         "_window",
         "divisor",
         "native",
@@ -75,7 +76,8 @@ class Backward:
         # Without an optimizer, no step would unscale the gradients of a scaled loss.
         may_step = self._prepared.optimizers or not self._strategy.precision.scales_loss
         native = self._strategy.make_backward() if may_step else self._refuse_backward
-        native = self._checked(native)
+        self._takes_gradient = native is tensor_backward
+        native = self._checked(self._reduced(native))
         is_watched = self._prepared.taken or self._continued
         self.native: Callable[..., None] | None = self._first_backward(native) if is_watched else native
         """The function; ``None`` until it is decided."""
@@ -119,6 +121,26 @@ class Backward:
             "runtime.prepare(model, optimizer)."
         )
 
+    def _reduced(self, backward: Callable[..., None]) -> Callable[..., None]:
+        """``backward``, which reduces gradients each time, also of several losses of one forward pass."""
+        strategy = self._strategy
+        models = [model for model in self._prepared.of("models") if hasattr(model, "_core_called")]
+        if strategy.world_size == 1 or type(strategy).sync_in_backward is Strategy.sync_in_backward or not models:
+            return backward
+        known = [(model._core_called, ref(model)) for model in models]
+
+        def reduced(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+            told = [model for called, model in known if called.spend()]
+            if not told:
+                backward(loss, *args, **kwargs)
+                return
+            with ExitStack() as stack:
+                for model in filter(None, (one() for one in told)):
+                    stack.enter_context(strategy.sync_in_backward(strategy_module(model), loss))
+                backward(loss, *args, **kwargs)
+
+        return reduced
+
     def _checked(self, backward: Callable[..., None]) -> Callable[..., None]:
         """``backward``, which first raises the error of a checkpoint that was written in the background."""
         checkpoint_io = self._strategy.checkpoint_io
@@ -153,7 +175,7 @@ class Backward:
             native(self._window.weighted(loss, num_items, self._strategy), *args, **kwargs)
             return
         divisor = self._window.plain_divisor(self.divisor)
-        if native is tensor_backward and type(loss) is Tensor and not (loss.dim() or args or kwargs):
+        if self._takes_gradient and type(loss) is Tensor and not (loss.dim() or args or kwargs):
             native(loss, self._first_gradient(loss, divisor))
             return
         check_tensor(loss)
@@ -305,12 +327,13 @@ class Synchronization:
         """See :meth:`core.Runtime.no_sync`."""
         self._prepared.check_model("no_sync", model)
         self._gradient_state.is_managed = True
-        return self._life.live().no_sync(strategy_module(model))
+        return _unreduced(model, self._life.live())
 
     def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[Any]:
         """See :meth:`core.Runtime.trigger_sync_in_backward`."""
         self._prepared.check_model("trigger_sync_in_backward", model)
-        return self._life.live().sync_in_backward(strategy_module(model))
+        self._life.live()
+        return called_of(model).forced()
 
     def join_uneven_inputs(
         self, joinables: Sequence[Any], even_batches: bool | None = None
@@ -330,6 +353,12 @@ class Synchronization:
         joined = [strategy_module(one) if isinstance(one, nn.Module) else one for one in joinables]
         join = partial(strategy.join_uneven, joined)
         return _Joining(join, self._prepared.of("loaders"), even_batches, self._window)
+
+
+@contextmanager
+def _unreduced(model: nn.Module, strategy: Strategy) -> Iterator[None]:
+    with called_of(model).paused(), strategy.no_sync(strategy_module(model)):
+        yield
 
 
 class _Joining(AbstractContextManager[None]):

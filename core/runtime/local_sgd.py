@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from ..errors import ConfigurationError, WrongTypeError
 from ..strategies.base import Strategy
+from ..strategies.own_buffers import share_buffers
 from .runtime import Runtime
 
 __all__ = ["LocalSGD"]
@@ -27,7 +28,8 @@ class LocalSGD:
                 optimizer.step()
                 local_sgd.step()
 
-    Parameters are also averaged at the end. Every process takes the same number of steps.
+    Parameters are also averaged at the end. With them, the processes get the buffers of process 0, such as the running
+    means of batch norm, as in each forward pass outside. Every process takes the same number of steps.
 
     Args:
         accelerator: The Runtime.
@@ -91,6 +93,7 @@ class LocalSGD:
             for parameter in self.model.parameters():
                 if parameter.requires_grad:
                     parameter.copy_(strategy.reduce(parameter.detach(), "mean"))
+            share_buffers(strategy, self.model)
 
     def _check(self) -> None:
         strategy, name = self.accelerator.strategy, self.accelerator.plan.strategy.name

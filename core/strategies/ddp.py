@@ -11,13 +11,14 @@ from typing import Any, ClassVar, Unpack
 from weakref import ref
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.graph import register_multi_grad_hook
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import ConfigurationError, quoted
-from ..utilities.torch_private import FixedBuckets, learns_graph, left_out_by_ddp
+from ..utilities.torch_private import FixedBuckets, expect_gradients, learns_graph, left_out_by_ddp
 from .ddp_hooks import CommunicationHook, check_communication_hook, register_communication_hook
 from .inputs import ProcessGroupParts
 from .manual_gradients import AveragedGradients, ManualGradients
@@ -219,9 +220,11 @@ class DDPStrategy(ProcessGroupStrategy):
         if isinstance(module, DistributedDataParallel):
             module.require_forward_param_sync = state["sends"]
 
-    def sync_in_backward(self, module: nn.Module) -> AbstractContextManager[Any]:
+    def sync_in_backward(self, module: nn.Module, loss: Tensor) -> AbstractContextManager[Any]:
         """See :meth:`Strategy.sync_in_backward`."""
-        return _forced_sync(module) if isinstance(module, DistributedDataParallel) else nullcontext()
+        if not isinstance(module, DistributedDataParallel) or not hasattr(module, "reducer"):
+            return nullcontext()  # there is none if delay_all_reduce_named_params has all parameters
+        return _forced_sync(module, loss)
 
     def join_uneven(self, joinables: Sequence[Any]) -> AbstractContextManager[Any]:
         """By torch's ``Join``; gradients are divided by the number of all processes."""
@@ -265,15 +268,18 @@ def _without_sync(module: DistributedDataParallel) -> Iterator[None]:
 
 
 @contextmanager
-def _forced_sync(module: DistributedDataParallel) -> Iterator[None]:
-    before = module.require_backward_grad_sync, module.require_forward_param_sync
-    module.require_backward_grad_sync = module.require_forward_param_sync = True
-    # As forward does outside of no_sync: the reducer then waits for the gradients of all parameters.
-    module.reducer.prepare_for_backward([])
+def _forced_sync(module: DistributedDataParallel, loss: Tensor) -> Iterator[None]:
+    def begin(gradient: Tensor) -> None:
+        del gradient
+        expect_gradients(module, loss)
+
+    # At the first gradient: of a loss that does not depend on the module there is none to wait for.
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    handle = register_multi_grad_hook(trained, begin, mode="any")
     try:
         yield
     finally:
-        module.require_backward_grad_sync, module.require_forward_param_sync = before
+        handle.remove()
 
 
 def wrap(module: nn.Module, *, fixed: bool, **arguments: Any) -> DistributedDataParallel:

@@ -181,9 +181,13 @@ class StepMethods(Renaming):
         """Load what :meth:`accumulation_state` returned."""
         del module, state
 
-    def sync_in_backward(self, module: nn.Module) -> AbstractContextManager[Any]:
-        """A context in which backward reduces the gradients of ``module``, also after a forward pass in no_sync."""
-        del module
+    def sync_in_backward(self, module: nn.Module, loss: Tensor) -> AbstractContextManager[Any]:
+        """A context for the backward pass of ``loss``, which reduces the gradients of ``module`` in any case.
+
+        Override it where :meth:`backward` reduces them only once after each forward pass, or not after one in
+        :meth:`no_sync`. The loss may depend on other modules alone.
+        """
+        del module, loss
         return nullcontext()
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:

@@ -49,6 +49,7 @@ __all__ = [
     "device_of_objects",
     "device_type_names",
     "end_workers",
+    "expect_gradients",
     "found_inf",
     "has_workers_to_end",
     "hooks_of",
@@ -208,6 +209,19 @@ def left_out_by_ddp(module: nn.Module) -> Sequence[str]:
 def learns_graph(module: DistributedDataParallel) -> bool:
     """Whether the next backward pass records the static graph: torch asserts that it reduces gradients."""
     return module.static_graph and not module._static_graph_delay_allreduce_enqueued
+
+
+def expect_gradients(module: DistributedDataParallel, loss: torch.Tensor) -> None:
+    """Have the reducer wait for the gradients of ``loss``, as a forward pass outside of ``no_sync`` does.
+
+    If it waits for some already, an earlier loss was of other parameters, and this one goes on.
+    """
+    try:
+        module.reducer._check_reducer_finalized()
+    except RuntimeError:
+        return
+    module.reducer._rebuild_buckets()
+    module.reducer.prepare_for_backward([loss] if module.find_unused_parameters and not module.static_graph else [])
 
 
 # -- data loaders ------------------------------------------------------------------------------------------------------

@@ -270,6 +270,9 @@ import torch
 from torch import nn
 from core import CoreError, LocalSGD, Runtime, find_executable_batch_size, notebook_launcher
 
+def network():
+    return nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1, affine=False), nn.Linear(1, 1))
+
 def train(note):
     runtime = Runtime(accelerator="cpu", strategy="ddp")
     assert runtime.num_processes == 3, runtime.num_processes
@@ -286,9 +289,8 @@ def train(note):
     found = search()
 
     torch.manual_seed(0)
-    model, mine = nn.Linear(2, 1), nn.Linear(2, 1)
-    mine.load_state_dict(model.state_dict())
-    locals_ = [nn.Linear(2, 1) for _ in range(3)]
+    model = network()
+    locals_ = [network() for _ in range(3)]
     for other in locals_:
         other.load_state_dict(model.state_dict())
     model = runtime.prepare(model)
@@ -314,7 +316,11 @@ def train(note):
                     mean = sum(several) / 3
                     for parameter in several:
                         parameter.copy_(mean)
-    difference = max((a - b).detach().abs().max().item() for a, b in zip(model.parameters(), locals_[0].parameters()))
+                for other in locals_:
+                    for buffer, first in zip(other.buffers(), locals_[0].buffers()):
+                        buffer.copy_(first)
+    mine, expected = model.state_dict().values(), locals_[0].state_dict().values()
+    difference = max(runtime.gather((a - b).abs().max()).max().item() for a, b in zip(mine, expected))
     everyone = runtime.gather(torch.tensor([found, *sizes])).tolist()
     return note, everyone, difference, runtime.plan.precision.name
 
@@ -324,7 +330,10 @@ if __name__ == "__main__":
 
 
 def test_three_processes(tmp_path: Path) -> None:
-    """A function that makes its own Runtime is in one of three processes; they agree on a batch size; local SGD is."""
+    """A function that makes its own Runtime is in one of three processes; they agree on a batch size.
+
+    Local SGD averages the parameters of all, and every process has the buffers of process 0 then.
+    """
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace('mixed_precision="bf16"', 'mixed_precision="no"'))
     note, everyone, difference, precision = eval(run_python(script, cwd=tmp_path, warnings="error").stdout)

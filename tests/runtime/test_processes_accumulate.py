@@ -55,7 +55,22 @@ def test_uneven_numbers_of_batches(facts: Facts) -> None:
 
 def test_a_reduction_after_no_sync(facts: Facts) -> None:
     """The backward pass in ``trigger_sync_in_backward`` reduces what both forward passes in ``no_sync`` gave."""
-    assert all(found["later"] < 1e-5 for found in facts)
+    assert all(found["later"] < 1e-5 and found["later, unused"] < 1e-5 for found in facts)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("losses", "passes", "passes, evaluation", "losses, accumulated", "passes, accumulated"),
+        *("losses, unused", "passes, unused", "passes, static", "losses, views"),
+    ],
+)
+def test_each_backward_pass_is_reduced(facts: Facts, name: str) -> None:
+    """Of several losses of one forward pass, and of several forward passes before the first of their losses.
+
+    DistributedDataParallel reduces the first one only: the processes would train different models.
+    """
+    assert all(found["repeated"][name] < 1e-6 for found in facts)
 
 
 def test_what_needs_every_process_is_refused_with_uneven_numbers(facts: Facts) -> None:

@@ -6,7 +6,8 @@ import copy
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -28,6 +29,7 @@ __all__ = [
     "PreparedModule",
     "PreparedOptimizer",
     "PreparedScheduler",
+    "called_of",
     "is_peft_model",
     "needs_forward_context",
     "own_module",
@@ -45,12 +47,53 @@ def needs_forward_context(precision: Precision) -> bool:
 
 
 class Called:
-    """Whether a prepared module was called for a loss: in a loop that calls something else, nothing is reduced."""
+    """The forward passes of a prepared module for a loss, and whether backward has to be told to reduce gradients.
 
-    __slots__ = ("by_loop",)
+    A forward pass only writes constants here: torch.compile would compile it again for each number that it read.
+    """
+
+    __slots__ = ("_is_forced", "_is_unreduced", "_num_paused", "by_loop", "is_new")
 
     def __init__(self) -> None:
         self.by_loop = False
+        """Whether there was any: in a loop that calls something else, nothing is reduced."""
+        self.is_new = False
+        """Whether one came since the last backward pass."""
+        self._is_unreduced = True
+        """Whether the last one was in :meth:`paused`, or there was none."""
+        self._num_paused, self._is_forced = 0, False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Backward does not reduce gradients, nor later those of forward passes in this context."""
+        before, self.is_new = self.is_new, False
+        self._num_paused += 1
+        try:
+            yield
+        finally:
+            self._num_paused -= 1
+            self._is_unreduced = self._is_unreduced or self.is_new
+            self.is_new = before
+
+    @contextmanager
+    def forced(self) -> Iterator[None]:
+        """Backward reduces gradients in any case."""
+        before, self._is_forced = self._is_forced, True
+        try:
+            yield
+        finally:
+            self._is_forced = before
+
+    def spend(self) -> bool:
+        """Note a backward pass of any loss; returns whether it has to be told to reduce gradients of this module.
+
+        By itself it reduces them if a forward pass came since the last one. Another loss of the same forward pass, or
+        of an earlier one, comes without.
+        """
+        is_repeated, self.is_new = not self.is_new, False
+        if not is_repeated:
+            self._is_unreduced = bool(self._num_paused)
+        return self._is_forced or not (self._is_unreduced or self._num_paused or not is_repeated)
 
 
 class PreparedModule(nn.Module):
@@ -138,13 +181,13 @@ def _forward_of(wrapped: nn.Module, inner: nn.Module, precision: Precision, call
 
 def _forward(wrapped: nn.Module, called: Called, /, *args: Any, **kwargs: Any) -> Any:
     if torch.is_grad_enabled():
-        called.by_loop = True
+        called.by_loop = called.is_new = True
     return wrapped(*args, **kwargs)
 
 
 def _in_context(wrapped: nn.Module, called: Called, precision: Precision, /, *args: Any, **kwargs: Any) -> Any:
     if torch.is_grad_enabled():
-        called.by_loop = True
+        called.by_loop = called.is_new = True
     with precision.forward_context():
         output = wrapped(*precision.convert_input(args), **precision.convert_input(kwargs))
     return precision.convert_output(output)
@@ -161,9 +204,7 @@ def own_module(model: nn.Module, strategy: Strategy) -> nn.Module:
 
 def strategy_module(model: nn.Module) -> nn.Module:
     """The module as the strategy set it up, in a prepared one, which :func:`torch.compile` may have wrapped."""
-    if not isinstance(model, PreparedModule):
-        original, _ = uncompiled(model)
-        model = model if original is None else original  # not `or`: an empty container is false
+    model = _without_compilation(model)
     return model._core_wrapped if isinstance(model, PreparedModule) else model
 
 
@@ -180,6 +221,19 @@ def extract_model_from_parallel(model: nn.Module) -> nn.Module:
         if inner is None:
             return model
         model = inner
+
+
+def called_of(model: nn.Module) -> Called:
+    """What is known of the calls of a prepared module, which :func:`torch.compile` may have wrapped."""
+    model = _without_compilation(model)
+    return model._core_called if isinstance(model, PreparedModule) else Called()
+
+
+def _without_compilation(model: nn.Module) -> nn.Module:
+    if isinstance(model, PreparedModule):
+        return model
+    original, _ = uncompiled(model)
+    return model if original is None else original  # not `or`: an empty container is false
 
 
 def is_peft_model(model: Any) -> bool:

@@ -141,10 +141,22 @@ def uneven() -> dict[str, Any]:
     return found
 
 
-def synchronized_later() -> float:
+class Halves(nn.Module):
+    """Uses one of its two weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(1, 1, bias=False), nn.Linear(1, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.used(inputs)
+        return output
+
+
+def synchronized_later(**arguments: Any) -> float:
     """Two forward passes in no_sync, then a reduction in the second backward; the distance to the mean gradient."""
-    one = runtime(1)
-    model: Any = one.prepare(nn.Linear(1, 1, bias=False))
+    one = Runtime(accelerator="cpu", strategy=DDPStrategy(**arguments), devices=PROCESSES)
+    model: Any = one.prepare(Halves() if arguments else nn.Linear(1, 1, bias=False))
     rank = one.process_index
     with one.no_sync(model):
         first = model(torch.full((1, 1), 1.0 + rank)).sum()
@@ -153,9 +165,44 @@ def synchronized_later() -> float:
     with one.trigger_sync_in_backward(model):
         one.backward(second)
     mean = sum(11.0 + 2 * number for number in range(PROCESSES)) / PROCESSES
-    found = abs(float(model.weight.grad) - mean)
+    found = abs(float(next(model.parameters()).grad) - mean)
     one.teardown()
     return found
+
+
+def losses_by_turns(one: Runtime, model: nn.Module, inputs: Tensor, targets: Tensor, way: str) -> None:
+    """The backward passes of two losses in one step, which a plain sum of both would need once."""
+    output = model(inputs)
+    other = model(2 * inputs) if way.startswith("passes") else output
+    if "evaluation" in way:
+        with torch.no_grad():
+            model(inputs)
+    one.backward(nn.functional.mse_loss(output, targets), retain_graph=other is output)
+    one.backward(other.square().mean())
+
+
+def repeated(way: str, steps: int = 1, **arguments: Any) -> float:
+    """Two losses of one forward pass, or of two that came before both; the distance to plain torch on all items."""
+    one = Runtime(
+        accelerator="cpu", strategy=DDPStrategy(**arguments), devices=PROCESSES, gradient_accumulation_steps=steps
+    )
+    module, expected = network(), network()
+    loader = DataLoader(TensorDataset(*data()[:2]), batch_size=BATCH)
+    model, optimizer, batches = one.prepare(module, SGD(module.parameters(), lr=0.1), loader)
+    plain = SGD(expected.parameters(), lr=0.1)
+    for inputs, targets in batches:
+        with one.accumulate(model):
+            losses_by_turns(one, model, inputs, targets, way)
+            optimizer.step()
+            optimizer.zero_grad()
+    for inputs, targets in zip(*(torch.split(part, PROCESSES * BATCH * steps) for part in data()[:2]), strict=True):
+        other = expected(2 * inputs) if way.startswith("passes") else expected(inputs)
+        loss = nn.functional.mse_loss(expected(inputs), targets) + other.square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        plain.step()
+        plain.zero_grad()
+    one.teardown()
+    return distance(module, expected)
 
 
 def refused() -> list[str]:
@@ -238,6 +285,18 @@ def main() -> None:
         "each, tokens": train(each, True, True),
         "uneven": uneven(),
         "later": synchronized_later(),
+        "later, unused": synchronized_later(find_unused_parameters=True),
+        "repeated": {
+            "losses": repeated("losses"),
+            "passes": repeated("passes"),
+            "passes, evaluation": repeated("passes, evaluation"),
+            "losses, accumulated": repeated("losses", 4),
+            "passes, accumulated": repeated("passes", 4),
+            "losses, unused": repeated("losses", find_unused_parameters=True),
+            "passes, unused": repeated("passes", find_unused_parameters=True),
+            "passes, static": repeated("passes", static_graph=True),
+            "losses, views": repeated("losses", gradient_as_bucket_view=True),
+        },
         "refused": refused(),
         "schedules": long_schedule(),
         "uneven schedule": long_uneven_schedule(),
