@@ -46,11 +46,15 @@ class WeightAveraging(Callback):
         self._kwargs = kwargs
         self._average: AveragedModel | None = None
         self._is_swapped = False
-        self._step = 0
+        self._step: int | None = None
+        """The number of steps when :meth:`should_update` was asked last; ``None`` before training."""
         self._epoch = -1
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """Whether the average takes the weights as they are now; by default after each optimizer step.
+
+        A batch of a module that steps its optimizers itself may take several: if any of them counts, the average takes
+        the weights after the batch, once.
 
         Args:
             step_idx: The number of the optimizer step that has ended, from 0; ``None`` at the end of an epoch.
@@ -64,7 +68,7 @@ class WeightAveraging(Callback):
         self._average, self._is_swapped = None, False
         if stage == "fit":
             self._average = AveragedModel(pl_module, use_buffers=self._use_buffers, **self._arguments())
-            self._step, self._epoch = 0, -1
+            self._step, self._epoch = None, -1
 
     def _arguments(self) -> dict[str, Any]:
         return self._kwargs
@@ -99,11 +103,12 @@ class WeightAveraging(Callback):
         self._take_step(trainer, pl_module)
 
     def _take_step(self, trainer: Trainer, module: Any) -> None:
-        step = trainer.global_step
-        if step > self._step and self.should_update(step_idx=step - 1):
+        # A batch of a module that steps its optimizers itself may take several steps.
+        after = trainer.global_step
+        before, self._step = after if self._step is None else self._step, after
+        if any(self.should_update(step_idx=step) for step in range(before, after)):
             assert self._average is not None
             self._average.update_parameters(module)
-            self._step = step
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Take the weights, at the end of an epoch."""
