@@ -22,6 +22,7 @@ from ...random import get_rng_state, set_rng_state
 from ...runtime.prepare.wrappers import PreparedModule, needs_forward_context
 from ...strategies.own_buffers import share_buffers
 from ...utilities.nested import map_tensors
+from ..metrics.metric import metric_states
 from ..metrics.stage_metrics import StageMetrics
 from ..module.hooks import overridden
 from ..module.module import Module
@@ -93,11 +94,12 @@ class EvaluationLoop:
         return numbers
 
     def position(self) -> dict[str, Any]:
-        """For ``RunContext.pass_begun``: this process's generators and data, and how far the loggers have written."""
+        """For ``RunContext.pass_begun``: this process's generators, data and metrics, and what the loggers have."""
         strategy, metric_log = self.strategy, self._run.metric_log
         return {
             "rng": get_rng_state(strategy.accelerator, strategy.root_device),
             "loaders": [loader.state_dict() for loader in self.loaders],
+            "metric_objects": metric_states(self._run.module),
             "evaluated": metric_log.state_dict()["evaluated"],
             "loggers": metric_log.loggers_state() if strategy.is_global_zero else [],
         }
