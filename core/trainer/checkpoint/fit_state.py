@@ -50,7 +50,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["FitState", "callback_states", "find_checkpoint", "find_for_all", "fit_facts", "load_module"]
+__all__ = [
+    "FitState",
+    "callback_states",
+    "find_checkpoint",
+    "find_for_all",
+    "fit_facts",
+    "load_module",
+    "read_for_fit",
+]
 
 PARTS = (
     "progress",
@@ -174,19 +182,18 @@ class FitState:
         kind = type(run.datamodule).__qualname__
         return {**state, "datamodule": run.datamodule.state_dict(), "datamodule_class": kind}
 
-    def load(self, path: str) -> ProcessStates:
-        """Load a checkpoint; every process calls it.
+    def load(self, checkpoint: dict[str, Any], path: str) -> ProcessStates:
+        """Load what :func:`read_for_fit` has read from ``path``; every process calls it.
 
         Returns:
             What :meth:`restore_process` takes, immediately before the next batch.
 
         Raises:
-            CheckpointError: The checkpoint is absent, uncommitted, damaged, not a Trainer's, from another module,
-                optimizer or scheduler; or from another number of processes, if it was saved within an accumulation or
-                the strategy can load only its own number.
+            CheckpointError: The checkpoint is not a Trainer's, from another module, optimizer or scheduler; or from
+                another number of processes, if it was saved within an accumulation or the strategy can load only its
+                own number.
         """
         run, strategy = self.run, self.run.runtime.strategy
-        checkpoint = _read(run, path, is_fit=True)
         if strategy.is_global_zero:
             logger.info("resuming from %s", path)
         if is_lightnings(checkpoint):
@@ -220,7 +227,6 @@ class FitState:
         with load_errors("precision", path):
             strategy.precision.load_state_dict(checkpoint["precision"])
         self._load_callbacks(checkpoint["callbacks"], path)
-        _load_datamodule(run.datamodule, checkpoint, path)
         run.progress.load_state_dict(checkpoint["progress"])
         if run.progress.step:
             for schedule in self.optimization.schedules:
@@ -310,6 +316,19 @@ def _copied(content: Any) -> Any:
     if type(content) is dict:
         return {key: _copied(value) for key, value in content.items()}
     return [_copied(value) for value in content] if type(content) is list else content
+
+
+def read_for_fit(run: RunContext, path: str) -> dict[str, Any]:
+    """Read a checkpoint to resume from, and load the DataModule's state, by which it may create its loaders.
+
+    Every process calls it, before there are loaders.
+
+    Raises:
+        CheckpointError: The checkpoint is absent, uncommitted, damaged, or not a Trainer's.
+    """
+    checkpoint = _read(run, path, is_fit=True)
+    _load_datamodule(run.datamodule, checkpoint, path)
+    return checkpoint
 
 
 def load_module(run: RunContext, path: str) -> None:

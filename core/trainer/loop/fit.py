@@ -83,11 +83,12 @@ class FitLoop:
         self._mappings: list[Any] = []
         """What the last step returned, if it was a mapping."""
 
-    def configure(self, ckpt_path: str | None) -> None:
+    def configure(self, ckpt_path: str | None, checkpoint: dict[str, Any]) -> None:
         """Create the optimizers, and load the checkpoint. The Module can already ask how long the fit will be.
 
         Args:
             ckpt_path: The checkpoint to resume from, or ``None``.
+            checkpoint: What was read from there.
         """
         run, strategy = self._run, self.strategy
         configured = read_optimizers(run.module.configure_optimizers(), automatic=not self.is_manual)
@@ -111,7 +112,7 @@ class FitLoop:
         )
         self._process_state = None
         if ckpt_path is not None:
-            self._process_state = states = self.state.load(ckpt_path)
+            self._process_state = states = self.state.load(checkpoint, ckpt_path)
             if self._reload_after_resume():
                 states.restore_loaders(self.state.loaders, ckpt_path)
 
