@@ -28,7 +28,7 @@ from ..module.hooks import overridden
 from ..module.module import Module
 from ..module.plain_module import as_module
 from ..run_context import RunContext, parts_in_evaluation
-from ..step.step_module import StepModule
+from ..step.step_module import StepModule, missing_gradients_explained
 from ..trainer_state import Stage
 from .data_sources import agreed_length, length_of, limited, prepared_loaders, why_empty
 
@@ -186,7 +186,8 @@ class EvaluationLoop:
             batches = self._in_step(batches, number)
         batches = run.timed_iterator(f"[{self.stage.name}]next", batches)
         call = run.timed(self.stage.step, model)
-        with torch.inference_mode() if run.settings.inference_mode else torch.no_grad():
+        mode = torch.inference_mode() if run.settings.inference_mode else torch.no_grad()
+        with missing_gradients_explained(), mode:
             for batch_idx, batch in batches:
                 metrics.batch = () if batch is None else batch
                 for hook in batch_start:
