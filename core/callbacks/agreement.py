@@ -1,4 +1,4 @@
-"""What callbacks decide alike in all processes: by process 0, and by its clock."""
+"""What callbacks decide alike in all processes: by process 0, by its clock, and by the number of the step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import ConfigurationError, nearest, quoted
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["SharedClock", "decide_in_process_zero", "not_logged"]
+__all__ = ["EveryNSteps", "SharedClock", "decide_in_process_zero", "not_logged"]
 
 T = TypeVar("T")
 
@@ -39,6 +39,26 @@ def not_logged(owner: str, monitor: str, logged: Iterable[str], remedy: str) -> 
         f"{owner}(monitor={monitor!r}): it has not been logged.{nearest(monitor, names)} Logged: "
         f"{quoted(names) if names else 'nothing'}. {remedy}"
     )
+
+
+class EveryNSteps:
+    """Tells after which batches something is due that is due at every n-th optimizer step.
+
+    A batch may take no step, and one of a module that steps its optimizers itself several: so what counts is whether
+    a multiple of n was reached since the last time that this was asked.
+    """
+
+    def __init__(self) -> None:
+        self._step = 0
+
+    def restart(self, step: int) -> None:
+        """Begin to count at ``step``."""
+        self._step = step
+
+    def is_due(self, step: int, every: int) -> bool:
+        """Whether a multiple of ``every`` was reached at ``step``, or since the last call."""
+        before, self._step = self._step, step
+        return step // every > before // every
 
 
 class SharedClock:

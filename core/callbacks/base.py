@@ -28,6 +28,10 @@ class Callback:
     idle_hooks: frozenset[str] = frozenset()
     """Names of hooks that this class overrides but this object does not need; they are not called."""
 
+    further_weights: tuple[str, ...] = ()
+    """Keys of a checkpoint under which this callback keeps weights of the module besides ``state_dict``. What
+    ``on_load_checkpoint`` of the module does to ``state_dict``, it does to them, too."""
+
     _logs_to: Any = None
     """The module whose run this callback takes part in; ``None`` if no Trainer is running it."""
 

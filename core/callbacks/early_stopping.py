@@ -137,16 +137,15 @@ class EarlyStopping(Callback):
             "wait_count": self.wait_count,
             "stopped_epoch": self.stopped_epoch,
             "best_score": self.best_score,
-            "patience": self.patience,
             "stopping_reason": self.stopping_reason.value,
             "stopping_reason_message": self.stopping_reason_message,
             "judged_at": self._judged_at,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` returned."""
+        """Load what :meth:`state_dict` returned. ``patience`` and the other arguments are those of this run."""
         self.wait_count, self.stopped_epoch = state_dict["wait_count"], state_dict["stopped_epoch"]
-        self.best_score, self.patience = state_dict["best_score"], state_dict["patience"]
+        self.best_score = state_dict["best_score"]
         # A checkpoint of Lightning has no reason.
         self.stopping_reason = EarlyStoppingReason(
             state_dict.get("stopping_reason", EarlyStoppingReason.NOT_STOPPED.value)

@@ -154,7 +154,7 @@ class BaseFinetuning(Callback):
                     "trainable when fit starts. Set devices=1, or call fit once for each stage: freeze parameters "
                     "before the first one, and unfreeze them before the second."
                 )
-            self._groups, self._trainable = [], []
+            self._groups, self._trainable, self._untracked = [], [], []
             self.freeze_before_training(pl_module)
 
     def before_optimizers_load(self, pl_module: Any, optimizers: Sequence[Any], state: dict[str, Any]) -> None:
@@ -176,6 +176,9 @@ class BaseFinetuning(Callback):
         trainable = set(state["trainable"])
         for name, parameter in named.items():
             parameter.requires_grad = name in trainable
+        for name, part in pl_module.named_modules():
+            if isinstance(part, BatchNorm):
+                part.track_running_stats = name not in state["untracked"]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Unfreeze what is due."""
@@ -184,20 +187,28 @@ class BaseFinetuning(Callback):
             self.finetune_function(pl_module, trainer.current_epoch, optimizer)
         names = {id(parameter): name for name, parameter in pl_module.named_parameters()}
         self._trainable = [name for name, parameter in pl_module.named_parameters() if parameter.requires_grad]
+        self._untracked = [
+            name
+            for name, part in pl_module.named_modules()
+            if isinstance(part, BatchNorm) and not part.track_running_stats
+        ]
         self._groups = [
             [{**group, "params": [names[id(each)] for each in group["params"]]} for group in optimizer.param_groups]
             for optimizer in optimizers
         ]
 
     _trainable: list[str] = []  # noqa: RUF012  replaced, never changed
+    _untracked: list[str] = []  # noqa: RUF012
+    """The batch norms whose statistics are frozen."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The groups of parameters."""
-        return {"groups": self._groups, "trainable": list(self._trainable)}
+        """The groups of parameters, and what is frozen."""
+        return {"groups": self._groups, "trainable": list(self._trainable), "untracked": list(self._untracked)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
         self._groups, self._trainable = state_dict["groups"], list(state_dict["trainable"])
+        self._untracked = list(state_dict["untracked"])
 
 
 class BackboneFinetuning(BaseFinetuning):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, WrongTypeError, quoted
 from ..hints.argument_checks import check_count
+from .agreement import EveryNSteps
 from .base import Callback
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class DeviceStatsMonitor(Callback):
     def __init__(self, cpu_stats: bool | None = None) -> None:
         self.cpu_stats = cpu_stats
         self._cpu: Any = None
+        self._steps = EveryNSteps()
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Check that there is a logger.
@@ -47,10 +49,14 @@ class DeviceStatsMonitor(Callback):
 
             self._cpu = CPUAccelerator()
 
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Begin to count steps."""
+        self._steps.restart(trainer.global_step)
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log after a step whose metrics are logged."""
         step = trainer.global_step
-        if step % trainer.log_every_n_steps or trainer.progress.is_accumulating or not trainer.is_global_zero:
+        if not self._steps.is_due(step, trainer.log_every_n_steps) or not trainer.is_global_zero:
             return
         strategy = trainer.strategy
         stats = dict(strategy.accelerator.get_device_stats(strategy.root_device))
@@ -97,6 +103,7 @@ class LearningRateMonitor(Callback):
         """The momentum that was logged last, by name, with ``log_momentum``."""
         self.last_weight_decay_values: dict[str, float] = {}
         """The same with ``log_weight_decay``."""
+        self._steps = EveryNSteps()
         if logging_interval == "epoch":
             self.idle_hooks = frozenset({"on_train_batch_start"})
 
@@ -112,12 +119,14 @@ class LearningRateMonitor(Callback):
             ConfigurationError: There is none.
         """
         _check_loggers("LearningRateMonitor", trainer)
+        self._steps.restart(trainer.global_step)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Log the rates of the next step, if its metrics are logged."""
-        step = trainer.global_step
-        is_logged = (step + 1) % trainer.log_every_n_steps == 0 or trainer.should_stop
-        if is_logged and not trainer.progress.is_accumulating:
+        if trainer.progress.is_accumulating:
+            return
+        step = trainer.global_step  # how many steps the batch takes is not known yet, if the module steps itself
+        if self._steps.is_due(step + 1, trainer.log_every_n_steps) or trainer.should_stop:
             self._log(trainer, "step", step)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -221,6 +230,7 @@ class ThroughputMonitor(Callback):
                 raise WrongTypeError(f"{name}={function!r}: must be a function of a batch that returns a number.")
         check_count("window_size", window_size, 1)
         self.batch_size_fn, self.length_fn, self.window_size = batch_size_fn, length_fn, window_size
+        self._steps = EveryNSteps()
         self._meters: dict[str, _Meter] = {}
         self._totals: dict[str, Any] = {}
         """The totals of training before this run was resumed."""
@@ -237,11 +247,12 @@ class ThroughputMonitor(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Begin to measure."""
         self._meters["train"] = _Meter(self.window_size, **self._totals)
+        self._steps.restart(trainer.global_step)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; log after a step whose metrics are logged."""
         step = trainer.global_step
-        is_due = step % trainer.log_every_n_steps == 0 and not trainer.progress.is_accumulating
+        is_due = self._steps.is_due(step, trainer.log_every_n_steps)
         self._count("train", trainer, pl_module, batch, is_due, step - 1)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:

@@ -40,17 +40,23 @@ class WeightAveraging(Callback):
         ConfigurationError: The strategy shards the module.
     """
 
+    further_weights = ("current_model_state",)
+
     def __init__(self, device: torch.device | str | int | None = None, use_buffers: bool = True, **kwargs: Any) -> None:
         self._device = torch.device(device) if isinstance(device, str) else device
         self._use_buffers = use_buffers
         self._kwargs = kwargs
         self._average: AveragedModel | None = None
         self._is_swapped = False
-        self._step = 0
+        self._step: int | None = None
+        """The number of steps when :meth:`should_update` was asked last; ``None`` before training."""
         self._epoch = -1
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """Whether the average takes the weights as they are now; by default after each optimizer step.
+
+        A batch of a module that steps its optimizers itself may take several: if any of them counts, the average takes
+        the weights after the batch, once.
 
         Args:
             step_idx: The number of the optimizer step that has ended, from 0; ``None`` at the end of an epoch.
@@ -64,7 +70,7 @@ class WeightAveraging(Callback):
         self._average, self._is_swapped = None, False
         if stage == "fit":
             self._average = AveragedModel(pl_module, use_buffers=self._use_buffers, **self._arguments())
-            self._step, self._epoch = 0, -1
+            self._step, self._epoch = None, -1
 
     def _arguments(self) -> dict[str, Any]:
         return self._kwargs
@@ -99,11 +105,12 @@ class WeightAveraging(Callback):
         self._take_step(trainer, pl_module)
 
     def _take_step(self, trainer: Trainer, module: Any) -> None:
-        step = trainer.global_step
-        if step > self._step and self.should_update(step_idx=step - 1):
+        # A batch of a module that steps its optimizers itself may take several steps.
+        after = trainer.global_step
+        before, self._step = after if self._step is None else self._step, after
+        if any(self.should_update(step_idx=step) for step in range(before, after)):
             assert self._average is not None
             self._average.update_parameters(module)
-            self._step = step
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Take the weights, at the end of an epoch."""
@@ -140,22 +147,24 @@ class WeightAveraging(Callback):
         """Write the average as ``state_dict``, and the weights that are trained as ``current_model_state``."""
         if self._average is None:
             return
-        state = self._average.state_dict()
+        inner, checkpoint["averaging_state"] = _parts(self._average)
         own = checkpoint["current_model_state"] = checkpoint["state_dict"]
         if self._average.n_averaged > 0:
-            inner = {name.removeprefix("module."): value for name, value in state.items() if name.startswith("module.")}
             kept = {name: inner[name] for name in own}
             trained, average = (kept, own) if self._is_swapped else (own, kept)  # it is saved within a validation
             checkpoint |= {"current_model_state": trained, "state_dict": average}
-        checkpoint["averaging_state"] = {name: value for name, value in state.items() if not name.startswith("module.")}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Continue both."""
         if self._average is None or "averaging_state" not in checkpoint:
             return
-        inner = {f"module.{name}": value for name, value in checkpoint["state_dict"].items()}
-        self._average.load_state_dict({**inner, **checkpoint["averaging_state"]})
+        self._load_average(pl_module, checkpoint["state_dict"], checkpoint["averaging_state"])
         trainer.strategy.load_module_state(pl_module, checkpoint["current_model_state"])
+
+    def _load_average(self, module: Any, weights: dict[str, Any], rest: dict[str, Any]) -> None:
+        assert self._average is not None
+        inner = {f"module.{name}": value for name, value in weights.items()}
+        self._average.load_state_dict({**inner, **rest}, strict=module.strict_loading)
 
     def state_dict(self) -> dict[str, Any]:
         """When the average was updated last."""
@@ -230,8 +239,15 @@ def _tensors(module: nn.Module) -> Any:
     return chain(module.parameters(), module.buffers())
 
 
-AVERAGE = "swa_average"
-"""Where a checkpoint has the average."""
+def _parts(average: AveragedModel) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The averaged weights by their names in the module, and the rest of the average's state."""
+    state = average.state_dict()
+    inner = {name.removeprefix("module."): value for name, value in state.items() if name.startswith("module.")}
+    return inner, {name: value for name, value in state.items() if not name.startswith("module.")}
+
+
+AVERAGE, REST = "swa_average", "swa_state"
+"""Where a checkpoint has the average, and what belongs to it."""
 
 
 class StochasticWeightAveraging(WeightAveraging):
@@ -259,6 +275,7 @@ class StochasticWeightAveraging(WeightAveraging):
     """
 
     idle_hooks = frozenset({"on_train_batch_end", "on_validation_epoch_start", "on_validation_epoch_end"})
+    further_weights = (AVERAGE,)
 
     def __init__(
         self,
@@ -370,12 +387,12 @@ class StochasticWeightAveraging(WeightAveraging):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Add the average."""
         if self._average is not None:
-            checkpoint[AVERAGE] = self._average.state_dict()
+            checkpoint[AVERAGE], checkpoint[REST] = _parts(self._average)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Continue the average."""
         if self._average is not None and AVERAGE in checkpoint:
-            self._average.load_state_dict(checkpoint[AVERAGE])
+            self._load_average(pl_module, checkpoint[AVERAGE], checkpoint[REST])
 
     def state_dict(self) -> dict[str, Any]:
         """When the average was updated last, and where the schedule of the learning rate is."""

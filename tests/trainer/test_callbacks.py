@@ -440,6 +440,7 @@ RESUMABLE: dict[str, Callable[[Path], Callback]] = {
     "EMAWeightAveraging": lambda path: EMAWeightAveraging(decay=0.9),
     "WeightAveraging": lambda path: WeightAveraging(),
     "BackboneFinetuning": lambda path: BackboneFinetuning(unfreeze_backbone_at_epoch=1),
+    "BackboneFinetuning_train_bn": lambda path: BackboneFinetuning(unfreeze_backbone_at_epoch=1, train_bn=False),
 }
 
 

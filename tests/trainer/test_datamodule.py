@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from core import Callback, DataModule
 from core.callbacks import ModelCheckpoint
 from core.errors import ConfigurationError, WrongTypeError
 
-from .regression import Regression, assert_same, loader, quiet
+from .regression import Regression, assert_same, dataset, loader, quiet
 
 
 class Data(DataModule):
@@ -177,3 +178,41 @@ def test_a_hook_that_would_never_be_called_is_refused(name: str, remedy: str) ->
     datamodule = type("Own", (Data,), {name: lambda self, *_: None})()
     with pytest.raises(ConfigurationError, match=f"datamodule: Own defines '{name}', .*{remedy}"):
         quiet(max_epochs=1).fit(Regression(), datamodule=datamodule)
+
+
+class Stages(DataModule):
+    """Its state says which part of the data its loaders have."""
+
+    def __init__(self, stage: int) -> None:
+        self.stage = stage
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(dataset(16 + 8 * self.stage), batch_size=8, shuffle=True)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(dataset(8 + 8 * self.stage), batch_size=8)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"stage": self.stage}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.stage = state["stage"]
+
+
+@pytest.mark.parametrize("batch", [2, 4])
+def test_a_resumed_run_has_the_loaders_that_the_state_stands_for(batch: int, tmp_path: Path) -> None:
+    """The state is loaded before they are created: within an epoch, and at its end."""
+
+    class Save(Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch_: Any, batch_idx: int) -> None:
+            if trainer.global_step == batch:
+                trainer.save_checkpoint(tmp_path / "saved")
+
+    torch.manual_seed(0)
+    whole, trainer = Regression(), quiet(max_epochs=2, callbacks=Save())
+    trainer.fit(whole, datamodule=Stages(2))
+    resumed, second = Regression(), quiet(max_epochs=2)
+    second.fit(resumed, datamodule=Stages(0), ckpt_path=tmp_path / "saved")
+    assert_same(resumed, whole)
+    assert second.global_step == trainer.global_step == 8
+    assert second.callback_metrics == trainer.callback_metrics

@@ -154,12 +154,25 @@ def test_arguments(options: dict[str, Any], message: str) -> None:
 
 
 def test_the_state_of_a_lightning_before_there_were_reasons() -> None:
-    """It has all but the reason."""
+    """It has all but the reason. The patience is this run's."""
     stopping = EarlyStopping("score")
     state = {"wait_count": 2, "stopped_epoch": 0, "best_score": torch.tensor(0.5), "patience": 4}
     stopping.load_state_dict(state)
-    assert (stopping.wait_count, float(stopping.best_score), stopping.patience) == (2, 0.5, 4)
+    assert (stopping.wait_count, float(stopping.best_score), stopping.patience) == (2, 0.5, 3)
     assert (stopping.stopping_reason.value, stopping.stopping_reason_message) == (0, None)
+
+
+def test_a_resumed_run_may_have_more_patience(tmp_path: Path) -> None:
+    """It goes on counting from where it was."""
+    quiet(
+        max_epochs=9,
+        callbacks=[EarlyStopping("score", patience=2), ModelCheckpoint(tmp_path, "end")],
+        enable_checkpointing=True,
+    ).fit(Scored([5, 6, 6, 6, 6, 6, 6, 6, 6]), loader(), loader())
+    stopping = EarlyStopping("score", patience=5)
+    trainer = quiet(max_epochs=9, callbacks=stopping)
+    trainer.fit(Scored([5, 6, 6, 6, 6, 6, 6, 6, 6]), loader(), loader(), ckpt_path=tmp_path / "end.ckpt")
+    assert (trainer.current_epoch, stopping.wait_count) == (6, 5)
 
 
 def test_an_epoch_without_validation_counts_nothing() -> None:

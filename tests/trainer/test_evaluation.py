@@ -308,3 +308,39 @@ def test_results_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     trainer.test(Logs(), loader(), verbose=False)
     trainer.predict(Logs(), loader())
     assert capsys.readouterr().out == ""
+
+
+class Forces(Regression):
+    """Its validation differentiates by the inputs."""
+
+    with_gradients = True
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        with torch.set_grad_enabled(self.with_gradients):
+            inputs = batch[0].clone().requires_grad_()
+            (force,) = torch.autograd.grad(self(inputs).sum(), inputs)
+        self.log("force", force.abs().sum())
+
+
+class WithoutGradients(Forces):
+    with_gradients = False
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate"])
+@pytest.mark.parametrize("make", [Forces, WithoutGradients])
+def test_gradients_in_an_evaluation(make: type[Forces], stage: str) -> None:
+    """They need two things, which the error says."""
+
+    def run(**settings: Any) -> float:
+        trainer = quiet(max_epochs=1, **settings)
+        loaders = (loader(), loader()) if stage == "fit" else (loader(),)
+        getattr(trainer, stage)(make(), *loaders)
+        return float(trainer.callback_metrics["force"])
+
+    with pytest.raises(RuntimeError, match="does not require grad") as raised:
+        run()
+    (note,) = raised.value.__notes__
+    assert "Trainer(inference_mode=False)" in note
+    assert "torch.enable_grad()" in note
+    if make is Forces:
+        assert run(inference_mode=False) > 0

@@ -164,6 +164,25 @@ def test_strict_loading(tmp_path: Path) -> None:
         More.load_from_checkpoint(path, strict=True)
 
 
+def test_arguments_without_a_name(caplog: pytest.LogCaptureFixture) -> None:
+    """They cannot be saved, which a warning says; those that a base class has a name for can."""
+
+    class Widths(Regression):
+        def __init__(self, *widths: int, bias: bool = True) -> None:
+            super().__init__()
+            self.save_hyperparameters(ignore=["widths"] if 9 in widths else None)
+
+    class Further(Sized):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+
+    assert Further(4).hparams.width == 4
+    assert Widths(9, 8).hparams == Widths(bias=True).hparams == {"bias": True}
+    assert "no name" not in caplog.text
+    Widths(7, 8)
+    assert "save_hyperparameters: 2 argument(s) in *widths of Widths have no name" in caplog.text
+
+
 def test_what_could_not_be_read_back_is_left_out_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

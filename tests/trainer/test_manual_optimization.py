@@ -11,6 +11,13 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
 from core import Callback, Module, Trainer
+from core.callbacks import (
+    DeviceStatsMonitor,
+    EMAWeightAveraging,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    ThroughputMonitor,
+)
 from core.errors import ConfigurationError, CoreError
 from core.strategies import SingleDeviceStrategy
 
@@ -35,6 +42,85 @@ def test_a_gan_is_the_loop_by_hand(options: dict[str, Any], by_hand: dict[str, A
     for name, value in module.state_dict().items():
         assert torch.equal(value, expected[name]), name
     assert trainer.global_step == 3 * 6 * 2 // options.get("accumulate", 1)
+
+
+class Rows:
+    """A logger that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        self.rows.append((step, metrics))
+
+    def steps_of(self, start: str) -> list[int]:
+        return [step for step, metrics in self.rows if any(name.startswith(start) for name in metrics)]
+
+
+class LogsLoss(GAN):
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        super().training_step(batch, batch_idx)
+        self.log("loss", 1.0)
+
+
+def test_what_is_due_at_a_step_within_a_batch_is_done_after_the_batch(tmp_path: Path) -> None:
+    """Each batch takes two steps, so every second multiple of an odd number is a step within a batch."""
+    log, learning_rates = Rows(), LearningRateMonitor("step")
+    saving = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=5)
+    quiet(
+        max_epochs=2,
+        callbacks=[saving, learning_rates, DeviceStatsMonitor(), ThroughputMonitor(len)],
+        enable_checkpointing=True,
+        logger=log,
+        log_every_n_steps=5,
+    ).fit(LogsLoss(), real_rows(6))
+    assert sorted(int(path.stem.removeprefix("step=")) for path in tmp_path.iterdir()) == [6, 10, 16, 20]
+    assert [log.steps_of(name) for name in ("loss", "DeviceStatsMonitor", "train/")] == [[5, 9, 15, 19]] * 3
+    assert log.steps_of("lr-Adam") == [4, 10, 14, 20]
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_an_average_takes_the_weights_of_a_batch_of_several_steps(every: int) -> None:
+    """Steps 0, 2, 4, ... are the first of each batch, and 0, 3, 6, ... are in two batches of three."""
+    expected = list[torch.Tensor]()
+
+    class Look(Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            steps = range(trainer.global_step - 2, trainer.global_step)
+            if any(step % every == 0 for step in steps):
+                now = module.generator[0].weight.data.clone()
+                expected.append(expected[-1] * 0.75 + now * 0.25 if expected else now)
+
+    module = GAN()
+    ema = EMAWeightAveraging(decay=0.75, update_every_n_steps=every)
+    quiet(max_epochs=1, callbacks=[Look(), ema]).fit(module, real_rows(6))
+    assert len(expected) == {2: 6, 3: 4}[every]
+    torch.testing.assert_close(module.generator[0].weight.data, expected[-1])
+
+
+class StepsLater(Regression):
+    """Takes the step of a batch in the hook after it."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return {"outputs": self(batch[0])}
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(self.loss(batch))
+        optimizer.step()
+        self.log("loss", 1.0)
+
+
+def test_a_step_in_the_hook_after_a_batch_counts(tmp_path: Path) -> None:
+    """For checkpoints at once, and for the loggers with the next batch."""
+    log, saving = Rows(), ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=3)
+    options: dict[str, Any] = {"enable_checkpointing": True, "logger": log, "log_every_n_steps": 3}
+    quiet(max_epochs=1, callbacks=saving, **options).fit(StepsLater(), loader())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step=3.ckpt", "step=6.ckpt"]
+    assert log.steps_of("loss") == [3, 6]
 
 
 def test_max_steps_counts_the_steps_of_all_optimizers() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from core import Callback
 from core.errors import ConfigurationError
@@ -67,6 +68,78 @@ def test_its_state_is_in_a_checkpoint(tmp_path: Path) -> None:
     trainer = quiet(max_epochs=1)
     trainer.fit(Logs(), loader(), ckpt_path=tmp_path / "saved")
     assert float(trainer.callback_metrics["largest"]) == 0
+
+
+class Sum(nn.Module):
+    """Keeps what it has seen as torchmetrics does: in attributes that its ``state_dict`` leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = torch.device("cpu")
+        self._update_count = 0
+        self._computed: Any = None
+        self.reset()
+
+    @property
+    def metric_state(self) -> dict[str, Any]:
+        return {"total": self.total, "seen": self.seen}
+
+    def update(self, values: torch.Tensor) -> None:
+        self.total += values.detach().sum()
+        self.seen.append(values.detach())
+
+    def compute(self) -> torch.Tensor:
+        assert len(self.seen) or not self.total
+        return self.total
+
+    def reset(self) -> None:
+        self.total, self.seen = torch.tensor(0.0), list[torch.Tensor]()
+
+
+class Collects(Regression):
+    """Updates its metrics in the steps, and logs them at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums = nn.ModuleDict({"fitted": Sum(), "validated": Sum()})
+        self.found: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.sums["fitted"].update(batch[0])
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        self.sums["validated"].update(batch[1])
+
+    def on_validation_epoch_end(self) -> None:
+        self._log("validated")
+
+    def on_train_epoch_end(self) -> None:
+        self._log("fitted")
+
+    def _log(self, name: str) -> None:
+        self.log(name, self.sums[name].compute())
+        self.sums[name].reset()
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_batch_end", "on_validation_end"])
+def test_the_state_of_metrics_that_a_hook_will_log_is_in_a_checkpoint(hook: str, tmp_path: Path) -> None:
+    """In training what was seen so far; a validation begins again, and so does its metric."""
+
+    class Save(Callback):
+        pass
+
+    def save(self: Any, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == 3:
+            trainer.save_checkpoint(tmp_path / "saved")
+
+    setattr(Save, hook, save)
+    options: dict[str, Any] = {"max_epochs": 1, "val_check_interval": 3}
+    whole = quiet(callbacks=Save(), **options)
+    whole.fit(Collects(), loader(), loader())
+    trainer = quiet(**options)
+    trainer.fit(Collects(), loader(), loader(), ckpt_path=tmp_path / "saved")
+    assert dict(trainer.callback_metrics) == dict(whole.callback_metrics)
 
 
 def test_what_is_refused() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...checkpoints import absolute, committed_file, is_committed, is_in, store_of
 from ...errors import ConfigurationError, CoreError, quoted
 from ...hints.argument_checks import check_path
-from ..agreement import SharedClock, decide_in_process_zero, not_logged
+from ..agreement import EveryNSteps, SharedClock, decide_in_process_zero, not_logged
 from ..base import Checkpoint
 from ..trainer_queries import has_validated_in_epoch, is_training, validates_next, validates_once_in_each_epoch
 from .arguments import Decision, check_choice, check_interval, check_link, checked_state, make_link
@@ -74,7 +74,7 @@ class ModelCheckpoint(Checkpoint):
         save_weights_only: Write only the module's state; a run cannot be resumed from it.
         mode: ``"min"`` or ``"max"``: whether a small or a large metric is good.
         auto_insert_metric_name: Whether ``{epoch}`` in ``filename`` becomes ``epoch=0`` or only ``0``.
-        every_n_train_steps: Write after every n-th optimizer step.
+        every_n_train_steps: Write after every n-th optimizer step; where a batch takes several, after the batch.
         train_time_interval: Write after this time, at the next step that process 0 finds to be due.
         every_n_epochs: Write at the end of every n-th epoch; 1 if neither of the two before is given.
         save_on_train_epoch_end: Whether to write at the end of the training epoch or after validation. By default
@@ -136,6 +136,7 @@ class ModelCheckpoint(Checkpoint):
         if not self.every_n_train_steps and train_time_interval is None:
             self.idle_hooks = frozenset({"on_train_batch_end"})
         self._clock = None if train_time_interval is None else SharedClock(train_time_interval.total_seconds())
+        self._steps = EveryNSteps()
         self._folder: str | None = None
         """The directory of the running fit."""
         self._reset()
@@ -226,7 +227,8 @@ class ModelCheckpoint(Checkpoint):
         self._folder = None
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Start the clock."""
+        """Start the clock, and the count of steps."""
+        self._steps.restart(trainer.global_step)
         if self._clock is not None:
             self._clock.restart(trainer.global_step)
 
@@ -272,10 +274,10 @@ class ModelCheckpoint(Checkpoint):
 
     def _is_due_after_step(self, trainer: Trainer) -> bool:
         step = trainer.global_step
-        if step == self._step_saved or trainer.progress.is_accumulating:
+        if self.every_n_train_steps:
+            return self._steps.is_due(step, self.every_n_train_steps) and step != self._step_saved
+        if self._clock is None or step == self._step_saved or trainer.progress.is_accumulating:
             return False
-        if self._clock is None:
-            return self.every_n_train_steps > 0 and step % self.every_n_train_steps == 0
         if not self._clock.is_due(step, trainer.strategy):
             return False
         self._clock.restart(step)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -34,6 +35,7 @@ from ...strategies.base import Strategy
 from ...strategies.own_buffers import load_own_buffers, own_buffers
 from ...strategies.partial_save import Meeting
 from ...utilities.torch_private import mark_stepped
+from ..metrics.metric import load_metric_states, metric_states
 from ..metrics.stage_metrics import StageMetrics
 from ..module.datamodule import DataModule
 from ..module.hparams import hyperparameters_of
@@ -48,7 +50,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["FitState", "callback_states", "find_checkpoint", "find_for_all", "fit_facts", "load_module"]
+__all__ = [
+    "FitState",
+    "callback_states",
+    "find_checkpoint",
+    "find_for_all",
+    "fit_facts",
+    "load_module",
+    "read_for_fit",
+]
 
 PARTS = (
     "progress",
@@ -130,11 +140,14 @@ class FitState:
 
     def _own(self) -> dict[str, Any]:
         run, begun = self.run, self.run.pass_begun
-        before: dict[str, Any] = {}
+        before: dict[str, Any] = {"metric_objects": metric_states(run.module)}
         if begun is not None:
             before = {"rng": begun["rng"], "loaders": [self.loaders[0].state_dict(), *begun["loaders"]]}
+            before["metric_objects"] = begun["metric_objects"]
+        required = self.controls.requires_grad if self.controls is not None else attrgetter("requires_grad")
         return {
             **before,
+            "frozen": [name for name, parameter in run.module.named_parameters() if not required(parameter)],
             "metrics": self.metrics.state_dict() if run.progress.is_in_epoch else [],
             "evaluating": parts_in_evaluation(run.module) if run.evaluating is None else run.evaluating,
             "buffers": own_buffers(run.runtime.strategy, run.module),
@@ -169,19 +182,18 @@ class FitState:
         kind = type(run.datamodule).__qualname__
         return {**state, "datamodule": run.datamodule.state_dict(), "datamodule_class": kind}
 
-    def load(self, path: str) -> ProcessStates:
-        """Load a checkpoint; every process calls it.
+    def load(self, checkpoint: dict[str, Any], path: str) -> ProcessStates:
+        """Load what :func:`read_for_fit` has read from ``path``; every process calls it.
 
         Returns:
             What :meth:`restore_process` takes, immediately before the next batch.
 
         Raises:
-            CheckpointError: The checkpoint is absent, uncommitted, damaged, not a Trainer's, from another module,
-                optimizer or scheduler; or from another number of processes, if it was saved within an accumulation or
-                the strategy can load only its own number.
+            CheckpointError: The checkpoint is not a Trainer's, from another module, optimizer or scheduler; or from
+                another number of processes, if it was saved within an accumulation or the strategy can load only its
+                own number.
         """
         run, strategy = self.run, self.run.runtime.strategy
-        checkpoint = _read(run, path, is_fit=True)
         if strategy.is_global_zero:
             logger.info("resuming from %s", path)
         if is_lightnings(checkpoint):
@@ -200,8 +212,8 @@ class FitState:
                 strategy.world_size,
                 len(states.by_rank),
             )
-        for hook in run.hooks.bind_module("on_load_checkpoint"):
-            hook(checkpoint)
+        further = [key for callback in run.hooks.callbacks for key in callback.further_weights if key in checkpoint]
+        _call_load_hooks(run.hooks.bind_module("on_load_checkpoint"), checkpoint, further)
         _load_module(strategy, run.module, checkpoint, path)
         for key, callback in _keyed(run.hooks.callbacks):
             if key in checkpoint["callbacks"]:
@@ -215,7 +227,6 @@ class FitState:
         with load_errors("precision", path):
             strategy.precision.load_state_dict(checkpoint["precision"])
         self._load_callbacks(checkpoint["callbacks"], path)
-        _load_datamodule(run.datamodule, checkpoint, path)
         run.progress.load_state_dict(checkpoint["progress"])
         if run.progress.step:
             for schedule in self.optimization.schedules:
@@ -229,6 +240,11 @@ class FitState:
             hook(checkpoint)
         # A run may leave out the validation that the first one had, or add one.
         states.restore_loaders(self.loaders, path)
+        weights = checkpoint["state_dict"]
+        known = weights if isinstance(weights, Mapping) else dict(run.module.named_parameters())
+        for state in states.by_rank:
+            if state is not None:
+                state["requires_grad"] = {name: name not in state["frozen"] for name in known}
         return states
 
     def _load_callbacks(self, states: dict[str, Any], path: str) -> None:
@@ -256,6 +272,8 @@ class FitState:
         evaluating = states.first["evaluating"] if own is None else own["evaluating"]
         for name, part in self.run.module.named_modules():
             part.training = name not in evaluating
+        self._restore_requires_grad((states.first if own is None else own)["requires_grad"])
+        load_metric_states(self.run.module, {} if own is None else own["metric_objects"])
         if self.run.metric_log.is_step_due:  # the checkpoint was written by a hook of the newest step
             self.run.metric_log.send_step(self.metrics)
         if states.is_accumulating:
@@ -263,6 +281,54 @@ class FitState:
             load_open_state(modules, None if own is None else own["open"], self.run.runtime.strategy)
             self.run.progress.is_accumulating = self.run.module.automatic_optimization
         states.restore_generators()
+
+    def _restore_requires_grad(self, wanted: Mapping[str, bool]) -> None:
+        """Freeze and unfreeze what hooks had, when the checkpoint was written, of the parameters that it has."""
+        changed = [
+            name
+            for name, parameter in self.run.module.named_parameters()
+            if parameter.requires_grad != wanted.get(name, parameter.requires_grad)
+        ]
+        for name in changed:
+            self.run.module.get_parameter(name).requires_grad = wanted[name]
+        if changed and self.run.runtime.strategy.is_global_zero:
+            logger.warning(
+                "resuming: requires_grad of %d parameter(s) is %s as when the checkpoint was written, and not as the "
+                "module has set it: %s. To train others from here on, load the weights with load_from_checkpoint, and "
+                "fit without ckpt_path",
+                len(changed),
+                " or ".join(sorted({str(wanted[name]) for name in changed})),
+                quoted(changed[:5]),
+            )
+
+
+def _call_load_hooks(hooks: Sequence[Callable[..., Any]], checkpoint: dict[str, Any], further: Sequence[str]) -> None:
+    """Call the module's ``on_load_checkpoint``: once for each set of weights, which it gets as ``state_dict``."""
+    as_read = [{**_copied(checkpoint), "state_dict": checkpoint[key]} for key in further] if hooks else []
+    for content in (checkpoint, *as_read):
+        for hook in hooks:
+            hook(content)
+    checkpoint |= {key: content["state_dict"] for key, content in zip(further, as_read, strict=bool(hooks))}
+
+
+def _copied(content: Any) -> Any:
+    """``content`` with new dicts and lists, and the same tensors."""
+    if type(content) is dict:
+        return {key: _copied(value) for key, value in content.items()}
+    return [_copied(value) for value in content] if type(content) is list else content
+
+
+def read_for_fit(run: RunContext, path: str) -> dict[str, Any]:
+    """Read a checkpoint to resume from, and load the DataModule's state, by which it may create its loaders.
+
+    Every process calls it, before there are loaders.
+
+    Raises:
+        CheckpointError: The checkpoint is absent, uncommitted, damaged, or not a Trainer's.
+    """
+    checkpoint = _read(run, path, is_fit=True)
+    _load_datamodule(run.datamodule, checkpoint, path)
+    return checkpoint
 
 
 def load_module(run: RunContext, path: str) -> None:

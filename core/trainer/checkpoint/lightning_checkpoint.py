@@ -98,6 +98,8 @@ def resumable(
         "is_accumulating": False,
         "metrics": [],
         "evaluating": parts_in_evaluation(run.module),
+        "frozen": [name for name, parameter in run.module.named_parameters() if not parameter.requires_grad],
+        "metric_objects": {},
         "buffers": {},
     }
     return {

@@ -22,12 +22,13 @@ from ...random import get_rng_state, set_rng_state
 from ...runtime.prepare.wrappers import PreparedModule, needs_forward_context
 from ...strategies.own_buffers import share_buffers
 from ...utilities.nested import map_tensors
+from ..metrics.metric import metric_states
 from ..metrics.stage_metrics import StageMetrics
 from ..module.hooks import overridden
 from ..module.module import Module
 from ..module.plain_module import as_module
 from ..run_context import RunContext, parts_in_evaluation
-from ..step.step_module import StepModule
+from ..step.step_module import StepModule, missing_gradients_explained
 from ..trainer_state import Stage
 from .data_sources import agreed_length, length_of, limited, prepared_loaders, why_empty
 
@@ -93,11 +94,12 @@ class EvaluationLoop:
         return numbers
 
     def position(self) -> dict[str, Any]:
-        """For ``RunContext.pass_begun``: this process's generators and data, and how far the loggers have written."""
+        """For ``RunContext.pass_begun``: this process's generators, data and metrics, and what the loggers have."""
         strategy, metric_log = self.strategy, self._run.metric_log
         return {
             "rng": get_rng_state(strategy.accelerator, strategy.root_device),
             "loaders": [loader.state_dict() for loader in self.loaders],
+            "metric_objects": metric_states(self._run.module),
             "evaluated": metric_log.state_dict()["evaluated"],
             "loggers": metric_log.loggers_state() if strategy.is_global_zero else [],
         }
@@ -184,7 +186,8 @@ class EvaluationLoop:
             batches = self._in_step(batches, number)
         batches = run.timed_iterator(f"[{self.stage.name}]next", batches)
         call = run.timed(self.stage.step, model)
-        with torch.inference_mode() if run.settings.inference_mode else torch.no_grad():
+        mode = torch.inference_mode() if run.settings.inference_mode else torch.no_grad()
+        with missing_gradients_explained(), mode:
             for batch_idx, batch in batches:
                 metrics.batch = () if batch is None else batch
                 for hook in batch_start:

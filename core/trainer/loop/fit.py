@@ -12,7 +12,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from ...callbacks.agreement import SharedClock
+from ...callbacks.agreement import EveryNSteps, SharedClock
 from ...checkpoints.base import CheckpointIO
 from ...errors import ConfigurationError, quoted
 from ...logging import get_logger
@@ -74,6 +74,8 @@ class FitLoop:
         """Whether a loss that is no number was reported."""
         self.signals: Signals | None = None
         """Acts on signals after batches, while the fit runs."""
+        self._logged = EveryNSteps()
+        """Counts the steps from one whose values are sent to the next."""
         self._clock: SharedClock | None = None
         """Counts the time since the last validation, where ``val_check_interval`` is one."""
         self._times: ValidationTimes | None = None
@@ -81,11 +83,12 @@ class FitLoop:
         self._mappings: list[Any] = []
         """What the last step returned, if it was a mapping."""
 
-    def configure(self, ckpt_path: str | None) -> None:
+    def configure(self, ckpt_path: str | None, checkpoint: dict[str, Any]) -> None:
         """Create the optimizers, and load the checkpoint. The Module can already ask how long the fit will be.
 
         Args:
             ckpt_path: The checkpoint to resume from, or ``None``.
+            checkpoint: What was read from there.
         """
         run, strategy = self._run, self.strategy
         configured = read_optimizers(run.module.configure_optimizers(), automatic=not self.is_manual)
@@ -109,7 +112,7 @@ class FitLoop:
         )
         self._process_state = None
         if ckpt_path is not None:
-            self._process_state = states = self.state.load(ckpt_path)
+            self._process_state = states = self.state.load(checkpoint, ckpt_path)
             if self._reload_after_resume():
                 states.restore_loaders(self.state.loaders, ckpt_path)
 
@@ -261,6 +264,7 @@ class FitLoop:
             )
         if self._process_state is not None:
             self.state.restore_process(self._process_state)
+        self._logged.restart(progress.step)
         resumes = progress.is_in_epoch
         # The end of an epoch belongs to its last step, even where that was the last of all.
         with kept_tensors_explained():
@@ -445,7 +449,8 @@ class FitLoop:
                             schedules.step("step", number)
                             if number != waiting:
                                 schedules.step_monitoring("step", number)
-                    if log_every and (progress.step // log_every > before // log_every or progress.all_stop):
+                    is_due = bool(log_every) and self._logged.is_due(progress.step, log_every)
+                    if is_due or (log_every and progress.all_stop):
                         metric_log.is_step_due = True
                         if metric_log.loggers and self.strategy.is_global_zero and metrics.logger_names():
                             self._check_finite(loss)  # the values of this step are about to be read too

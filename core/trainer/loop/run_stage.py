@@ -24,7 +24,7 @@ from ...runtime.process_control import describe_leaves
 from ...strategies.launchers.exit_codes import EndedBySignal
 from ...strategies.parallel import ProcessGroupStrategy
 from ..checkpoint.finished_fit import FinishedFit, Results
-from ..checkpoint.fit_state import find_for_all, load_module
+from ..checkpoint.fit_state import find_for_all, load_module, read_for_fit
 from ..checks import check_steps
 from ..fit_warnings import warn_of_late_validation, warn_of_unused_validation
 from ..metrics.run_loggers import begin_loggers, end_loggers, log_start
@@ -190,6 +190,7 @@ def fit(trainer: Trainer, context: RunContext, ckpt_path: str | None, source: Da
     trainer.run.finished = None
     context.progress.reset()
     context.metric_log.reset()
+    checkpoint = {} if ckpt_path is None else read_for_fit(context, ckpt_path)
     train_loader = None if context.settings.limit_train_batches == 0 else source.loader("train")
     has_validation = context.settings.limit_val_batches != 0 and context.module.validation_step is not None
     val_loader = source.loader("val") if has_validation else None
@@ -200,7 +201,8 @@ def fit(trainer: Trainer, context: RunContext, ckpt_path: str | None, source: Da
     elif has_validation and not trainer.is_trial:
         warn_of_unused_validation(context.module)
     trainer.run.fit_loop = loop = FitLoop(context, train_loader, val_loader, Reloading(context, source))
-    loop.configure(ckpt_path)
+    loop.configure(ckpt_path, checkpoint)
+    del checkpoint  # its tensors
     say_what_runs(context)
     log_start(trainer.loggers, context.module, context.datamodule)
     strategy = context.runtime.strategy

@@ -17,7 +17,15 @@ from ...errors import CheckpointError, ConfigurationError, WrongTypeError
 from ...strategies.training_step import LOG_REDUCTIONS
 from ...utilities.nested import map_tensors
 
-__all__ = ["Metric", "ObjectMetric", "Value", "combine_objects", "is_metric_object"]
+__all__ = [
+    "Metric",
+    "ObjectMetric",
+    "Value",
+    "combine_objects",
+    "is_metric_object",
+    "load_metric_states",
+    "metric_states",
+]
 
 Value = Tensor | float
 
@@ -178,7 +186,8 @@ class ObjectMetric(Metric):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the object, too: torchmetrics leaves it out of the module's."""
-        own = {"attribute": self.attribute, "is_logged": self.is_logged, "object": _object_state(self.value)}
+        content = {} if _is_torchmetric(self.value) else _object_state(self.value)  # see metric_states
+        own = {"attribute": self.attribute, "is_logged": self.is_logged, "object": content}
         return {**super().state_dict(), **own}
 
     @classmethod
@@ -231,10 +240,27 @@ def _as_scalar(name: str, value: Any) -> Any:
     )
 
 
+def metric_states(module: nn.Module) -> dict[str, Any]:
+    """What the torchmetrics in ``module`` have been updated with, by their names; ``state_dict`` leaves that out."""
+    return {name: _object_state(part) for name, part in module.named_modules() if _is_torchmetric(part)}
+
+
+def load_metric_states(module: nn.Module, states: Mapping[str, Any]) -> None:
+    """Load what :func:`metric_states` returned into the metrics that ``module`` still has."""
+    for name, part in module.named_modules():
+        if name in states and _is_torchmetric(part):
+            _load_object_state(part, states[name], part.device)
+
+
+def _is_torchmetric(value: Any) -> bool:
+    # A collection has the states of its items, which are parts of the module, too.
+    is_single = not isinstance(value, nn.ModuleDict | nn.ModuleList)
+    return is_metric_object(value) and is_single and isinstance(getattr(value, "metric_state", None), Mapping)
+
+
 def _object_state(value: Any) -> Any:
-    states = getattr(value, "metric_state", None)  # torchmetrics
-    if isinstance(states, Mapping):
-        copied = map_tensors(lambda tensor: tensor.detach().clone(), dict(states))
+    if _is_torchmetric(value):
+        copied = map_tensors(lambda tensor: tensor.detach().clone(), dict(value.metric_state))
         return {"states": copied, "updates": int(getattr(value, "_update_count", 0))}
     return {"state_dict": value.state_dict()} if callable(getattr(value, "state_dict", None)) else {}
 

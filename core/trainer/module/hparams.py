@@ -96,7 +96,7 @@ class HyperParameters:
         if caller is None:
             current = inspect.currentframe()
             caller = None if current is None else current.f_back
-        given = {} if caller is None else _constructor_arguments(self, caller)
+        given, unnamed = ({}, {}) if caller is None else _constructor_arguments(self, caller)
         left_out = [ignore] if isinstance(ignore, str) else list(ignore or ())
         owner: Any = self
         if dataclasses.is_dataclass(owner) and not given:  # its __init__ has ended when __post_init__ calls this
@@ -114,6 +114,8 @@ class HyperParameters:
             )
         self._logs_hyperparameters = logger
         self.hparams.update(chosen)
+        if not args:
+            _warn_of_unnamed(self, {name: values for name, values in unnamed.items() if name not in left_out})
         for name in left_out:
             self.hparams.pop(name, None)
         self._hparams_initial = _copied(self.hparams)
@@ -190,20 +192,44 @@ def merged_hyperparameters(module: Any, datamodule: Any) -> dict[str, Any] | Non
     return {name: value for source in sources for name, value in source.items()}
 
 
-def _constructor_arguments(owner: Any, frame: FrameType) -> dict[str, Any]:
-    """The arguments of ``owner``'s constructors that are running: those of subclasses count, base classes' too."""
+def _constructor_arguments(owner: Any, frame: FrameType) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
+    """The arguments of ``owner``'s constructors that are running: those of subclasses count, base classes' too.
+
+    And those without a name, by the name of what takes them, such as ``args``.
+    """
     found: dict[str, Any] = {}
+    unnamed: dict[str, tuple[Any, ...]] = {}
     for running in _outwards(frame):
         code = running.f_code
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if code.co_name != "__init__" or not names or running.f_locals.get(names[0]) is not owner:
             continue
         values = {name: running.f_locals[name] for name in names[1:] if name in running.f_locals}
+        if code.co_flags & inspect.CO_VARARGS:
+            name = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
+            unnamed[name] = (*unnamed.get(name, ()), *running.f_locals.get(name, ()))
         if code.co_flags & inspect.CO_VARKEYWORDS:
             position = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
             values |= running.f_locals.get(code.co_varnames[position], {})
         found |= values  # the outer frame is the subclass's
-    return found
+    return found, unnamed
+
+
+def _warn_of_unnamed(owner: HyperParameters, unnamed: Mapping[str, Sequence[Any]]) -> None:
+    """Warn of arguments in ``*args`` that are not a further constructor's argument with a name."""
+    saved = list(owner.hparams.values())
+    for name, values in unnamed.items():
+        lost = [value for value in values if all(value is not other for other in saved)]
+        if lost:
+            logger.warning(
+                "save_hyperparameters: %d argument(s) in *%s of %s have no name, so they are not saved, and "
+                "load_from_checkpoint will create the object without them. Take them as one argument that is a list, "
+                "or leave them out: save_hyperparameters(ignore=[%r])",
+                len(lost),
+                name,
+                type(owner).__name__,
+                name,
+            )
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

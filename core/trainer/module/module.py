@@ -48,7 +48,8 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
     """What :meth:`forward` may be called with: a tensor, a tuple of arguments or a dict of keyword arguments. Graphs
     and exports are traced with it."""
     strict_loading: bool = True
-    """Whether the keys of a checkpoint's parameters must be the module's; the default of ``strict=`` where loaded."""
+    """Whether the keys of a checkpoint's parameters must be the module's: the default of ``strict=`` in
+    :meth:`load_state_dict` and :meth:`load_from_checkpoint`, and what ``ckpt_path`` does."""
 
     automatic_optimization: bool = True
     """Whether the Trainer computes gradients and steps the optimizer. Set it to ``False`` in ``__init__`` to do so in
@@ -348,6 +349,16 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
         return gather_stacked(self.trainer.runtime.strategy, data, sync_grads)
 
     # -- loading and exporting -----------------------------------------------------------------------------------
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None, assign: bool = False) -> Any:
+        """Load parameters and buffers, as :meth:`torch.nn.Module.load_state_dict` does.
+
+        Args:
+            state_dict: What ``state_dict`` returned.
+            strict: Whether its keys must be the module's; :attr:`strict_loading` by default.
+            assign: As in torch.
+        """
+        return super().load_state_dict(state_dict, self.strict_loading if strict is None else strict, assign)
 
     @ClassOnly
     def load_from_checkpoint(

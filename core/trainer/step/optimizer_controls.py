@@ -194,6 +194,10 @@ class Controls:
         self._index_of(optimizer, "untoggle_optimizer")
         self._restore()
 
+    def requires_grad(self, parameter: nn.Parameter) -> bool:
+        """Whether ``parameter`` requires gradients when no optimizer is toggled."""
+        return self._required.get(id(parameter), (parameter, parameter.requires_grad))[1]
+
     def _restore(self) -> None:
         for parameter, required in self._required.values():
             parameter.requires_grad = required

@@ -14,7 +14,7 @@ from ...errors import ConfigurationError, WrongTypeError, quoted
 from ..module.hooks import overridden
 from ..module.module import Module
 
-__all__ = ["StepModule", "kept_tensors_explained", "loss_in"]
+__all__ = ["StepModule", "kept_tensors_explained", "loss_in", "missing_gradients_explained"]
 
 
 class StepModule(nn.Module):
@@ -172,10 +172,25 @@ def kept_tensors_explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "nference tensor" in str(error):
+        if "nference tensor" in str(error) and not hasattr(error, "__notes__"):
             error.add_note(
                 "Validation ran in inference mode, also before training. If the module keeps a tensor that it has "
                 "created there, such as a cache, create it in __init__, or set Trainer(inference_mode=False)."
+            )
+        raise
+
+
+@contextmanager
+def missing_gradients_explained() -> Iterator[None]:
+    """Say what torch's error about gradients means in an evaluation, which has none."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "nference tensor" in str(error) or "does not require grad" in str(error):
+            error.add_note(
+                "Evaluation runs without gradients, and by default in inference mode, which torch.enable_grad does not "
+                "end. For a step that computes gradients, set Trainer(inference_mode=False), and compute them "
+                "in `with torch.enable_grad():`."
             )
         raise
 
