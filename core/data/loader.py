@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from torch.utils.data import DataLoader
 
 from ..errors import CheckpointError, ConfigurationError, quoted
-from ..hints.raw_messages import add_remedy
+from ..hints.remedies import add_remedy
 from ..random import get_host_rng_state
 from ..utilities.torch_private import DataLoaderIterator, num_yielded
 from .active_passes import ActivePasses

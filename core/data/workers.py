@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 from weakref import WeakSet, ref
 
-from ..hints.raw_messages import SHARED_MEMORY_IS_FULL, add_remedy
+from ..hints.remedies import add_remedy
 from ..utilities.torch_private import (
     clear_kept_iterator,
     end_workers,
@@ -89,9 +89,8 @@ class Workers:
                 yield
         except Exception as error:
             # All that needs space while workers start are the semaphores of their queues, in shared memory.
-            if getattr(error, "errno", None) == errno.ENOSPC:
-                error.add_note(SHARED_MEMORY_IS_FULL)
-            add_remedy(error)
+            is_full = getattr(error, "errno", None) == errno.ENOSPC
+            add_remedy(error, "out of shared memory" if is_full else None)
             raise
         finally:
             _set_mask(signal.SIG_SETMASK, mask)

@@ -9,7 +9,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["change_import", "import_line", "known_names", "package", "providers", "remedies", "with_sources"]
+__all__ = [
+    "add_remedy",
+    "change_import",
+    "import_line",
+    "known_names",
+    "package",
+    "providers",
+    "remedies",
+    "with_sources",
+]
 
 
 @cache
@@ -31,6 +40,22 @@ def remedies(place: str, owners: Iterable[str] | None = None) -> dict[str, str]:
     if owners is None:
         return table
     return {name: said for owner in reversed([*owners]) for name, said in table.get(owner, {}).items()}
+
+
+def add_remedy(error: BaseException, message: str | None = None) -> None:
+    """Add a note to an error of torch or Python that says what to do, if its message is a known one.
+
+    Args:
+        error: Raised by a user's step or data.
+        message: What to look for instead of the error's own message.
+    """
+    import re  # as above
+
+    message = str(error) if message is None else message
+    for pattern, remedy in remedies("messages").items():
+        if re.search(pattern, message, re.MULTILINE):
+            error.add_note(remedy)
+            return
 
 
 def import_line(path: str, name: str) -> str:

@@ -19,7 +19,10 @@ from core.convert import convert, main
 from core.errors import CheckpointError
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.int64)}
-OPTIMIZER = {"state": {0: {"exp_avg": torch.full((2, 3), 0.5)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+OPTIMIZER: dict[str, Any] = {
+    "state": {0: {"exp_avg": torch.full((2, 3), 0.5)}},
+    "param_groups": [{"lr": 0.1, "params": [0]}],
+}
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
 

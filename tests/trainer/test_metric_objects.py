@@ -101,7 +101,7 @@ class Collects(Regression):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sums = nn.ModuleDict({"fitted": Sum(), "validated": Sum()})
+        self.sums: Any = nn.ModuleDict({"fitted": Sum(), "validated": Sum()})
         self.found: list[float] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:

@@ -16,7 +16,7 @@ import torch
 from ...callbacks.checkpoint.paths import run_folder
 from ...callbacks.display.model_summary import ModelSummary, start_line
 from ...errors import ConfigurationError, CoreError
-from ...hints.raw_messages import add_remedy
+from ...hints.remedies import add_remedy
 from ...precisions.gradients import LossError
 from ...profilers import PassThroughProfiler
 from ...runtime import Runtime

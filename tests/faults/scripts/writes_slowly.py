@@ -28,7 +28,7 @@ INNER: dict[str, type[CheckpointIO] | None] = {
     "safetensors": SafetensorsCheckpointIO,
 }
 sync = os.fsync
-process_group.LEAVE_SECONDS = 1.0  # less than a save takes: the others wait for that all the same
+process_group.LEAVE_SECONDS = 1.0  # type: ignore[attr-defined]  # less than a save takes: the others wait for that all the same
 
 
 def sync_slowly(fd: Any) -> None:

@@ -198,7 +198,7 @@ def repeated(way: str, steps: int = 1, **arguments: Any) -> float:
     for inputs, targets in zip(*(torch.split(part, PROCESSES * BATCH * steps) for part in data()[:2]), strict=True):
         other = expected(2 * inputs) if way.startswith("passes") else expected(inputs)
         loss = nn.functional.mse_loss(expected(inputs), targets) + other.square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         plain.step()
         plain.zero_grad()
     one.teardown()
