@@ -147,11 +147,13 @@ def prepare_loader(
     if is_shared and dispatches_streams and settings.dispatch_batches is None and _is_stream(loader):
         settings = attrs.evolve(settings, dispatch_batches=is_same_everywhere(loader, strategy))
     share = Share(shards, shard, settings.even_batches, settings.split_batches, evaluation)
-    compare = comparison(strategy, loader) if is_shared else None
+    # Processes that work on one batch together, as in tensor parallelism, read the same without dividing it.
+    is_alike = strategy.world_size > 1 and isinstance(loader, DataLoader)
+    compare = comparison(strategy, loader) if is_alike else None
     seeds = _agreed_seeds(loader, strategy, settings)
     if is_shared and settings.dispatch_batches:
         return _dispatching(loader, strategy, share, seeds, transfer, active)
-    reading = make_reading(loader, share, shard, is_shared, settings.is_seeded)
+    reading = make_reading(loader, share, shard, is_alike, settings.is_seeded or is_alike)
     if isinstance(reading, MapReading):
         reading.sampler.reseed = settings.is_seeded
     return PreparedLoader(reading, share, seeds, transfer, None, evaluation, active, compare)
@@ -164,8 +166,8 @@ def _is_stream(loader: Any) -> bool:
 def _agreed_seeds(loader: Any, strategy: Strategy, settings: DataSettings) -> PassSeeds | None:
     """What orders are drawn from: process 0's, which its generators are also made equal to."""
     generators = generators_of(loader)
-    is_shared = strategy.data_shards > 1
-    if not (is_shared or settings.is_seeded):
+    is_alike = strategy.world_size > 1 and isinstance(loader, DataLoader)
+    if not (is_alike or settings.is_seeded):
         return None
     if settings.data_seed is not None:
         seeds = PassSeeds.from_seed(settings.data_seed)
@@ -175,11 +177,11 @@ def _agreed_seeds(loader: Any, strategy: Strategy, settings: DataSettings) -> Pa
         seeds = PassSeeds(torch.get_rng_state())
         if _draws_order(loader):
             draw_seed(None)  # so that the next loader's orders are others
-    if is_shared:
+    if is_alike:
         states = [generator.get_state() for generator in generators]
         facts = [] if settings.dispatch_batches else data_set_facts(loader)
         seeds.state, states, first = strategy.broadcast((seeds.state, states, facts))
-        refuse_other_data(loader, facts, first, strategy.global_rank)
+        refuse_other_data(loader, facts, first, strategy.global_rank, strategy.data_shards)
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
     return seeds

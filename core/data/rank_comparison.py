@@ -52,6 +52,7 @@ REMEDY = (
     "If it yields only this process's part, say so: runtime.prepare_data_loader(loader, sharded=True), or "
     "Trainer(use_distributed_sampler=False)."
 )
+TOGETHER = "but the processes of this strategy work on each batch together: all read the same, and none a part."
 
 
 def facts_of_items(items: Sequence[Any]) -> list[int]:
@@ -137,15 +138,25 @@ class Comparison:
         is_stream = len(facts) == FACTS
         if not is_stream and facts[0] != theirs[0]:
             source = index_source(self._loader)[0]
-            raise ConfigurationError(
-                f"dataloaders: {type(source).__name__} yields other indices in {ranks}, but each of the {shards} "
-                f"processes takes its part of the indices that all read. {REMEDY} Otherwise draw its order from "
-                "torch's generator, or from one with the same seed in every process."
+            told = (
+                f"but each of the {shards} processes takes its part of the indices that all read. {REMEDY} Otherwise "
+                "draw"
+                if shards > 1
+                else f"{TOGETHER} Draw"
             )
+            raise ConfigurationError(
+                f"dataloaders: {type(source).__name__} yields other indices in {ranks}, {told} its order from torch's "
+                "generator, or from one with the same seed in every process."
+            )
+        told = (
+            f"but each of the {shards} processes takes its part of the samples that all have: of data that is already "
+            f"divided, only 1/{shards} is used. {REMEDY}"
+            if shards > 1
+            else TOGETHER
+        )
         problem = (
-            f"dataloaders: {type(dataset).__name__} has other samples in {ranks}, but each of the {shards} processes "
-            f"takes its part of the samples that all have: of data that is already divided, only 1/{shards} is used. "
-            f"{REMEDY} If it is random, draw it in every process with the same seed, as by core.seed_everything(seed)."
+            f"dataloaders: {type(dataset).__name__} has other samples in {ranks}, {told} If it is random, draw it in "
+            "every process with the same seed, as by core.seed_everything(seed)."
         )
         is_alike_in_part = any(own == other > 0 for own, other in zip(facts[1:], theirs[1:], strict=True))
         asks = is_stream and any(_knows_ranks(part) for part in loader_parts(self._loader)[1:])
@@ -233,7 +244,7 @@ def _is_of_arrow(dataset: Any) -> bool:
     return hasattr(dataset, "_fingerprint") and hasattr(dataset, "with_format")
 
 
-def refuse_other_data(loader: Any, facts: list[int], first: list[int], rank: int) -> None:
+def refuse_other_data(loader: Any, facts: list[int], first: list[int], rank: int, shards: int) -> None:
     """Reject a map-style data set that is another than rank 0's: see :func:`data_set_facts`.
 
     Raises:
@@ -242,9 +253,13 @@ def refuse_other_data(loader: Any, facts: list[int], first: list[int], rank: int
     if facts == first:
         return
     kind = type(loader.dataset).__name__
+    told = (
+        f"but each process takes its part of the items that all have. {REMEDY} Otherwise make"
+        if shards > 1
+        else f"{TOGETHER} Make"
+    )
     lengths = f"{facts[0]} items and {first[0]}" if facts[:1] != first[:1] else f"both {facts[0]} items, but others"
     raise ConfigurationError(
-        f"dataloaders: the {kind} of rank {rank} is not that of rank 0 ({lengths}), but each process "
-        f"takes its part of the items that all have. {REMEDY} Otherwise make it alike in every process, as by "
-        "core.seed_everything(seed) before random_split."
+        f"dataloaders: the {kind} of rank {rank} is not that of rank 0 ({lengths}), {told} it alike in every process, "
+        "as by core.seed_everything(seed) before random_split."
     )

@@ -271,7 +271,7 @@ class StreamReading(Reading):
         self._seed, self._first = 0, 0
         self._isolates = is_shared and not self._is_plain and loader.num_workers == 0 and _collate_may_draw(loader)
         if not self._is_plain or loader.num_workers == 0:
-            self._stream = ShardedStream(self.own.dataset, size, loader.drop_last, share)
+            self._stream = ShardedStream(self.own.dataset, size, loader.drop_last, share, is_shared)
             self.marks = not _iterates_by_itself(loader)
             replaced: dict[str, Any] = {"collate_fn": MarkedCollate(loader.collate_fn, self.marks), "drop_last": False}
             if size is not None:

@@ -38,10 +38,19 @@ class ShardedStream(IterableDataset[Any]):
         batch_size: Items in a batch; ``None`` where each item is passed on by itself.
         drop_last: Whether an incomplete batch is left out.
         share: Which part is this process's.
+        is_compared: Whether what is read first is noted, for a comparison of the processes.
     """
 
-    def __init__(self, dataset: IterableDataset[Any], batch_size: int | None, drop_last: bool, share: Share) -> None:
+    def __init__(
+        self,
+        dataset: IterableDataset[Any],
+        batch_size: int | None,
+        drop_last: bool,
+        share: Share,
+        is_compared: bool = False,
+    ) -> None:
         self.dataset, self.batch_size, self.drop_last, self.share = dataset, batch_size, drop_last, share
+        self._is_compared = is_compared
         self.offset = 0
         """How many items of the stream the next pass leaves out."""
         # Shared memory: workers that live on after a pass read the next pass's seed there.
@@ -57,7 +66,7 @@ class ShardedStream(IterableDataset[Any]):
         info = get_worker_info()
         stream = _isolated(self.dataset, mix(int(self.seed), 0 if info is None else info.id), units, self.offset)
         first: list[Any] = []
-        looks = share.shards > 1 and (info is None or info.id == 0) and not self.facts.any()
+        looks = self._is_compared and (info is None or info.id == 0) and not self.facts.any()
         for items in stream:
             if looks and not first:
                 self.facts.copy_(torch.tensor(facts_of_items(items)))

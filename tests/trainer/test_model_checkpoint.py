@@ -430,9 +430,10 @@ def test_names() -> None:
 
     class Named(ModelCheckpoint):
         CHECKPOINT_NAME_LAST = "newest-{step}"
+        CHECKPOINT_EQUALS_CHAR = "_"
         FILE_EXTENSION = ".pt"
 
-    assert Named().format_checkpoint_name({"epoch": 1, "step": 2}) == "epoch=1-step=2.pt"
+    assert Named().format_checkpoint_name({"epoch": 1, "step": 2}) == "epoch_1-step_2.pt"
 
 
 def test_without_steps_nothing_is_written(tmp_path: Path) -> None:

@@ -196,7 +196,8 @@ class ModelCheckpoint(Checkpoint):
             ver: The number that distinguishes it from another checkpoint of the same name.
             prefix: What the name begins with.
         """
-        name = format_name(filename or self.filename or DEFAULT, metrics, self.auto_insert_metric_name)
+        char, insert = self.CHECKPOINT_EQUALS_CHAR, self.auto_insert_metric_name
+        name = format_name(filename or self.filename or DEFAULT, metrics, insert, char)
         parts = [*([] if prefix is None else [prefix]), name, *([] if ver is None else [f"v{ver}"])]
         return os.path.join(self.dirpath or "", self.CHECKPOINT_JOIN_CHAR.join(parts) + self.FILE_EXTENSION)
 

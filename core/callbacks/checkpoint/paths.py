@@ -133,13 +133,14 @@ def fields_of(filename: str) -> list[str]:
     return [name for _, name, _, _ in Formatter().parse(filename) if name is not None]
 
 
-def format_name(filename: str, metrics: Mapping[str, Any], insert_names: bool) -> str:
+def format_name(filename: str, metrics: Mapping[str, Any], insert_names: bool, equals: str = "=") -> str:
     """``filename`` with the values of ``metrics``; 0 where one is missing, with a warning.
 
     Args:
         filename: A format, whose fields are names of metrics; they may contain ``/`` and dots.
         metrics: Numbers or scalar tensors.
         insert_names: Whether ``{epoch}`` becomes ``epoch=0`` rather than ``0``.
+        equals: What stands between a name and its value.
 
     Raises:
         ConfigurationError: A value cannot be written in the given format, such as a float as ``d``.
@@ -166,7 +167,7 @@ def format_name(filename: str, metrics: Mapping[str, Any], insert_names: bool) -
                     f"filename={filename!r}: cannot write {name!r}, which is {value!r}: {error}. Use a format of such "
                     f"numbers, such as '{{{name}:.2f}}'."
                 ) from error
-            parts.append(f"{name}={shown}" if insert_names else shown)
+            parts.append(f"{name}{equals}{shown}" if insert_names else shown)
     return "".join(parts)
 
 
