@@ -109,7 +109,7 @@ def prepare_loader(
 
     Args:
         loader: The user's own; it is left as it was. A DataLoader, or on one process any iterable of batches. One that
-            was prepared is returned as it is.
+            was prepared is returned as it is, unless by another front end.
         strategy: Says which share is this process's.
         evaluation: Whether it is read for evaluation: ``drop_last`` drops what one process would drop, and a pass that
             was left by ``break`` is not continued after a resume.
@@ -126,7 +126,9 @@ def prepare_loader(
         ConfigurationError: It is sharded for other processes than these, or the settings do not fit it.
     """
     if isinstance(loader, PreparedLoader):
-        return loader
+        if active is None or loader._active is active:
+            return loader
+        loader = loader._reading.own  # another front end has prepared it, and that one is told of its passes
     settings = DataSettings() if settings is None else settings
     shards, shard = strategy.data_shards, strategy.data_shard
     if settings.use_stateful_dataloader:

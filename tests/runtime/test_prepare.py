@@ -81,6 +81,35 @@ def test_what_is_prepared_may_be_prepared_again(name: str) -> None:
     assert all(one is other for one, other in zip(once.prepare(*prepared), prepared, strict=True))
 
 
+def test_what_another_runtime_has_prepared_is_prepared_anew() -> None:
+    """Or this one before it ended: in its precision, its accumulation, and told of the passes over the data."""
+    module = network()
+    optimizer = SGD(module.parameters(), lr=0.1)
+    first = runtime(precision="bf16-mixed", gradient_accumulation_steps=2)
+    scheduler = StepLR(optimizer, 1)
+    objects = (module, optimizer, scheduler, DataLoader([torch.ones(4)] * 5, batch_size=2))
+    before: Any = first.prepare(*objects)
+    for again in (runtime(gradient_accumulation_steps=3), first):
+        first.teardown()
+        again.launch()
+        model, stepper, steps, loader = again.prepare(*before)
+        assert (model is module) == (again is not first)
+        assert all(one is not other for one, other in zip(before, (model, stepper, steps), strict=False))
+        assert (loader is before[3]) == (again is first)
+        synced, last = [], []
+        for batch in loader:
+            with again.accumulate(model):
+                output = model(batch)
+                again.backward(output.mean())
+                stepper.step()
+                steps.step()
+                stepper.zero_grad()
+            synced.append(again.sync_gradients)
+            last.append(again.gradient_state.end_of_dataloader)
+        assert synced == ([False, True, True] if again is first else [False, False, True])
+        assert last == [False, False, True]
+
+
 def test_only_what_has_something_to_do_is_wrapped() -> None:
     """A module where the precision acts around its forward pass, an optimizer where it acts in its step."""
     wrapped = {}

@@ -81,6 +81,12 @@ def test_what_needs_every_process_is_refused_with_uneven_numbers(facts: Facts) -
         assert ("backward(num_items=...)" in weighting) == (len(facts) > 1)
 
 
+def test_parameters_that_a_model_got_after_prepare_are_refused(facts: Facts) -> None:
+    """By the optimizer that holds them; on one process nothing has to be reduced."""
+    for found in facts:
+        assert ("got after it was prepared: '3.weight', '3.bias'" in found["changed"]) == (len(facts) > 1)
+
+
 def test_a_schedule_that_was_made_for_accelerate(facts: Facts) -> None:
     """At the end of the run a warning names both numbers of steps, in process 0."""
     processes = len(facts)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...data import PreparedLoader
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, quoted
 from ..checks import check_kind
 
 __all__ = ["PreparedObjects", "TakenModules"]
@@ -106,6 +106,8 @@ class PreparedObjects:
     def __init__(self) -> None:
         self.optimizers = _Optimizers()
         """What steps: the prepared optimizers without their wrappers, in the same order in every process."""
+        self.live: WeakSet[Any] = WeakSet()
+        """What the run has made of modules, optimizers and schedulers, until it ends; it is not forgotten before."""
         self.clear()
 
     def add(self, objects: Iterable[Any]) -> None:
@@ -113,6 +115,9 @@ class PreparedObjects:
         for obj in objects:
             kind = _kind_of(obj)
             if kind is not None and all(obj is not known for known in self.of(kind)):
+                if isinstance(obj, nn.Module):
+                    named = dict(obj.named_parameters())
+                    self._parameters[obj] = frozenset(named) | frozenset(map(id, named.values()))
                 self._known[kind] = [known for known in self._known[kind] if known() is not None] + [ref(obj)]
 
     def has(self, obj: Any) -> bool:
@@ -133,6 +138,28 @@ class PreparedObjects:
         """Whether the loop uses what ``prepare`` has returned."""
         self._known: dict[Kind, list[ref[Any]]] = {"models": [], "optimizers": [], "schedulers": [], "loaders": []}
         self._checked: WeakSet[nn.Module] = WeakSet()
+        self._parameters: WeakKeyDictionary[nn.Module, frozenset[str | int]] = WeakKeyDictionary()
+        """Of each model, those that it had when it was prepared: their names and ids. Either may change since."""
+
+    def check_parameters(self, optimizer: Optimizer) -> None:
+        """Refuse an optimizer of parameters that a model got after it was prepared: nothing reduces their gradients.
+
+        Raises:
+            ConfigurationError: It has some.
+        """
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for model in self.of("models"):
+            before = self._parameters[model]
+            added = [
+                name for name, each in model.named_parameters() if id(each) in held - before and name not in before
+            ]
+            if added:
+                raise ConfigurationError(
+                    f"prepare: {type(optimizer).__name__} holds {len(added)} parameter(s) that "
+                    f"{type(model).__name__} got after it was prepared: {quoted(added[:5])}. Their gradients would not "
+                    "be reduced, and the processes would train different models. Change the model before it is "
+                    "prepared: add layers and adapters, resize embeddings, then call prepare."
+                )
 
     def check_model(self, call: str, model: Any) -> None:
         """Check that ``model`` is a prepared one, or has one in it, as :func:`torch.compile` wraps it.
@@ -168,7 +195,7 @@ class PreparedObjects:
         }  # which other parts of the Runtime know; another process prepares its own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.optimizers = state["optimizers"]
+        self.optimizers, self.live = state["optimizers"], WeakSet()
         self.clear()
 
 

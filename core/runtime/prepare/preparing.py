@@ -197,8 +197,9 @@ class Preparing:
         self, module: nn.Module, device_placement: bool | None, evaluation_mode: bool = False
     ) -> nn.Module:
         strategy = self._life.live()
-        if own_module(module, strategy) is not module:
+        if module in self._prepared.live:
             return module
+        module = own_module(module, strategy)  # what another run has prepared, or this one before it was torn down
         if self._sync_batchnorm:
             self._synced_layers += strategy.sync_batch_norm(module)
         is_whole = evaluation_mode and not strategy.inference_is_collective
@@ -222,25 +223,39 @@ class Preparing:
         if wrapped is module and not needs_forward_context(strategy.precision):
             return module
         prepared = PreparedModule(wrapped, module, strategy.precision)
+        self._prepared.live.add(prepared)
         self._prepared.taken.add(prepared, module, wrapped is not module and strategy.world_size > 1)
         return prepared
 
     def _prepare_optimizer(self, optimizer: Optimizer) -> Optimizer:
+        strategy, prepared = self._life.strategy, self._prepared
         if isinstance(optimizer, PreparedOptimizer):
-            return optimizer
-        strategy = self._life.strategy
-        self._prepared.given.add(optimizer)
+            if optimizer in prepared.live:
+                prepared.optimizers[optimizer._core_optimizer] = None  # free_memory may have forgotten it
+                prepared.given.add(optimizer._core_optimizer)
+                return optimizer
+            optimizer = unwrap_optimizer(optimizer)
+        if strategy.world_size > 1:
+            prepared.check_parameters(optimizer)
+        prepared.given.add(optimizer)
         (optimizer,) = strategy.setup_optimizers([optimizer])
-        self._prepared.given.add(optimizer)
-        self._prepared.optimizers[optimizer] = None
+        prepared.given.add(optimizer)
+        prepared.optimizers[optimizer] = None
         if self._gradient_state.num_steps > 1:
-            return AccumulatingOptimizer(optimizer, strategy, OptimizerGate(self._gradient_state, self._window))
-        return optimizer if strategy.uses_native_step() else PreparedOptimizer(optimizer, strategy)
+            optimizer = AccumulatingOptimizer(optimizer, strategy, OptimizerGate(self._gradient_state, self._window))
+        elif not strategy.uses_native_step():
+            optimizer = PreparedOptimizer(optimizer, strategy)
+        prepared.live.add(optimizer)
+        return optimizer
 
     def _prepare_scheduler(self, scheduler: LRScheduler) -> LRScheduler:
         strategy = self._life.strategy
         has_skips = self._gradient_state.num_steps > 1 or strategy.precision.scales_loss or strategy.counts_steps
-        if isinstance(scheduler, PreparedScheduler) or not (has_skips and self._step_scheduler_with_optimizer):
+        if isinstance(scheduler, PreparedScheduler):
+            if scheduler in self._prepared.live:
+                return scheduler
+            scheduler = scheduler._core_scheduler
+        if not (has_skips and self._step_scheduler_with_optimizer):
             return scheduler
         own = getattr(scheduler, "optimizer", None)
         if own is not None and not any(unwrap_optimizer(own) is unwrap_optimizer(one) for one in self._prepared.given):
@@ -249,7 +264,9 @@ class Preparing:
                 "prepared, so the scheduler cannot know which of its steps count. Prepare them together: model, "
                 "optimizer, scheduler = runtime.prepare(model, optimizer, scheduler)."
             )
-        return PreparedScheduler(scheduler, self._gradient_state, strategy)
+        prepared = PreparedScheduler(scheduler, self._gradient_state, strategy)
+        self._prepared.live.add(prepared)
+        return prepared
 
     def forget(self) -> None:
         """Forget all prepared objects."""
@@ -262,6 +279,7 @@ class Preparing:
         if not failed:
             self.check_schedules()
         self._has_checked_schedules = False
+        self._prepared.live.clear()
         layers, self._synced_layers = self._synced_layers, []
         desynchronize(layers)
         self.forget()

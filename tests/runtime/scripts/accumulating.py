@@ -224,6 +224,21 @@ def refused() -> list[str]:
     return texts
 
 
+def changed_later() -> str:
+    """The error of an optimizer with parameters that the model got after ``prepare``."""
+    one = runtime(1)
+    model: Any = one.prepare(network())
+    one.prepare(SGD(model.parameters(), lr=0.1))
+    model.append(nn.Linear(2, 2))
+    try:
+        one.prepare(SGD(model.parameters(), lr=0.1))
+    except ConfigurationError as error:
+        return str(error)
+    finally:
+        one.teardown()
+    return ""
+
+
 def long_schedule() -> list[str]:
     """Warnings of a run of 4 steps, for schedules of 4 steps and of 4 steps for each process."""
     one = runtime(1)
@@ -298,6 +313,7 @@ def main() -> None:
             "losses, views": repeated("losses", gradient_as_bucket_view=True),
         },
         "refused": refused(),
+        "changed": changed_later(),
         "schedules": long_schedule(),
         "uneven schedule": long_uneven_schedule(),
     }
