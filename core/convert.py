@@ -84,8 +84,9 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         program,
         description="Write a checkpoint as one file: a directory of shards, or what Lightning, Accelerate, "
         "Transformers or torch.distributed.checkpoint have written.",
-        epilog=f"example: {program} core_logs/version_0/checkpoints/last.ckpt last.pt\n"
-        f"example: {program} core_logs/version_0/checkpoints/last.ckpt weights.safetensors",
+        epilog="examples:\n"
+        f"  {program} core_logs/version_0/checkpoints/last.ckpt last.pt\n"
+        f"  {program} core_logs/version_0/checkpoints/last.ckpt weights.safetensors",
     )
     parser.add_argument("path", metavar="PATH", help="the checkpoint's file or directory")
     parser.add_argument(

@@ -24,6 +24,8 @@ __all__ = ["SafetensorsCheckpointIO", "read_safetensors", "write_safetensors"]
 
 _NAME = "safetensors"
 _FILE = "tensors.safetensors"
+_MAPPED = 1 << 26
+"""Bytes of the file that are mapped into memory at a time, beyond those of one tensor."""
 _NUMBER = re.compile(r"\(os error (\d+)\)")
 """How the package tells an error of the operating system."""
 
@@ -68,10 +70,20 @@ def read_safetensors(file: Path, map_location: Any = None) -> dict[str, Tensor]:
     Raises:
         Exception: Of the package, if the file is damaged.
     """
-    from safetensors.torch import load_file
+    from safetensors import safe_open
 
-    mapped = load_file(file, device="cpu")
-    return {name: _move(mapped.pop(name), map_location).clone() for name in list(mapped)}
+    found: dict[str, Tensor] = {}
+    while True:
+        copied = 0
+        with safe_open(file, framework="pt") as mapped:
+            names = list(mapped.keys())
+            for name in names[len(found) :]:
+                found[name] = _move(mapped.get_tensor(name), map_location).clone()
+                copied += found[name].nbytes
+                if copied > _MAPPED:
+                    break  # what was read counts as memory of this process until the file is closed
+        if len(found) == len(names):
+            return found
 
 
 class SafetensorsCheckpointIO(CheckpointIO):

@@ -1,4 +1,4 @@
-"""The memory that a save takes in addition to the state: at most 1.1 times the largest file that it writes."""
+"""The memory of a save in addition to the state, at most 1.1 times the largest file that it writes; and of a load."""
 
 from __future__ import annotations
 
@@ -43,3 +43,32 @@ def test_extra_memory_of_a_divided_optimizer_state(tmp_path: Path) -> None:
     for rank, each in enumerate(said):
         assert each["is_equal"]
         assert max(each["peaks"]) <= (0.8 if rank == 0 else 0.5), said
+
+
+_LOAD = """
+import sys, torch
+from pathlib import Path
+from core.checkpoints import SafetensorsCheckpointIO, ShardedCheckpointIO, TorchCheckpointIO
+kinds = {"torch": TorchCheckpointIO, "sharded": ShardedCheckpointIO, "safetensors": SafetensorsCheckpointIO}
+io, path = kinds[sys.argv[1]](), sys.argv[2]
+if sys.argv[3] == "save":
+    io.save_checkpoint({"state_dict": {f"layer{index}": torch.ones(500_000) for index in range(100)}}, path)
+else:
+    io.save_checkpoint({"x": torch.ones(1)}, f"{path}-small")
+    io.load_checkpoint(f"{path}-small")
+    peak = lambda: int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak()
+    loaded = io.load_checkpoint(path)
+    print((peak() - before) / 200e6)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "most"), [("torch", 1.1), ("sharded", 1.1), ("safetensors", 1.5)])
+def test_memory_of_a_load(name: str, most: float, tmp_path: Path) -> None:
+    """Of 200 MB in one process: the tensors, and of a file that is mapped into memory a part at a time."""
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("by declaration: the peak of a process's memory cannot be reset here")
+    run_python("-c", _LOAD, name, tmp_path / "c", "save", cwd=tmp_path)
+    assert float(run_python("-c", _LOAD, name, tmp_path / "c", "load", cwd=tmp_path).stdout) <= most
