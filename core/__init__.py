@@ -14,7 +14,7 @@ if not os.path.isfile(__file__):
     raise ImportError(
         f"torch-hal was imported from {__file__}, which is not a file. torch-hal reads its own files and runs some of "
         "them as scripts, so it does not work in a zip archive, or in a frozen program without its source files. "
-        "Install it in a folder, as pip does."
+        "Install it in a folder, as pip does; give PyInstaller --collect-all torch_hal --copy-metadata torch-hal."
     )
 
 if __name__ != "torch_hal":
@@ -194,3 +194,9 @@ def __getattr__(name: str) -> Any:
 
         check_before_torch(os.environ)
     return _find(name)
+
+
+if getattr(sys, "frozen", False):
+    from .utilities.child_process import run_as_frozen_child
+
+    run_as_frozen_child()

@@ -54,6 +54,7 @@ READS_THE_ENVIRONMENT = {
     "strategies/launchers/script.py": "gives a started process its variables",
     "strategies/parallel.py": "gives this process, now one of several, its variables",
     "commands/verbs.py": "the edge of a command",
+    "utilities/child_process.py": "gives a child of a frozen program its task",
 }
 """Files of core that may touch the process's environment variables, and why (law 7)."""
 

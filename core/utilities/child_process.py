@@ -13,10 +13,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-__all__ = ["ChildProcess", "describe_end", "kill_group"]
+__all__ = ["FROZEN_CHILD", "ChildProcess", "describe_end", "kill_group", "run_as_frozen_child"]
+
+FROZEN_CHILD = "CORE_FROZEN_CHILD"
+"""Set for a child of a frozen program, in which only the program itself can be started: the folder with its task."""
 
 _BOOT = """\
 import json, os, sys
@@ -53,8 +57,14 @@ class ChildProcess:
             with open(self._file("task"), "w", encoding="utf-8") as file:
                 file.write(json.dumps({**task, "path": path}))  # many times faster than json.dump
             with open(self._file("output"), "wb") as output:
+                command = [sys.executable, "-P", "-u", "-c", _BOOT + code, self.directory]
+                if getattr(sys, "frozen", False):
+                    with open(self._file("code"), "w", encoding="utf-8") as file:
+                        file.write(_BOOT + code)
+                    command = [sys.executable, *sys.orig_argv[1:]]
+                    environ = {**(os.environ if environ is None else environ), FROZEN_CHILD: self.directory}
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-u", "-c", _BOOT + code, self.directory],
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -115,6 +125,31 @@ class ChildProcess:
 
     def _file(self, name: str) -> str:
         return os.path.join(self.directory, name)
+
+
+def run_as_frozen_child() -> None:
+    """In a child of a frozen program, do its task instead of what the program does, and end the process.
+
+    Such a program has no interpreter that runs other code. It is started again, as it was, and comes here when it
+    imports this package.
+    """
+    directory = os.environ.pop(FROZEN_CHILD, "")
+    if not directory:
+        return
+    status = 0
+    try:
+        with open(os.path.join(directory, "code"), encoding="utf-8") as file:
+            code = compile(file.read(), "<string>", "exec")
+        sys.argv = ["-c", directory]
+        exec(code, {"__name__": "__main__"})  # what `python -c` would run
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001  # the interpreter prints it and exits with 1; nothing may come after it
+        traceback.print_exc()
+        status = 1
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)
 
 
 def kill_group(processes: Iterable[subprocess.Popen[Any]]) -> None:

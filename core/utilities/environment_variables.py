@@ -33,6 +33,7 @@ INTERNAL = {
     "CORE_LAUNCHED_PLAN": "the Plan that a launcher gives the processes that it starts",
     "CORE_CAUSE": "where a started process writes why it failed, for its launcher",
     "CORE_LIFELINE": "how a started process notices that its launcher has ended",
+    "CORE_FROZEN_CHILD": "the folder with the task of a child of a frozen program",
     "CORE_RANKS_OF": "the process that the ranks in the environment belong to",
     "CORE_CONFORMANCE_REPORTS": "the folder for reports of the conformance kit's processes",
     "CORE_SOAK": "the number of runs of a test",

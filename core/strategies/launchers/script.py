@@ -246,6 +246,8 @@ def script_command(argv: Sequence[str], strategy: str) -> list[str]:
     Raises:
         LaunchError: There is no script to start again: an interactive session, ``-c``, standard input.
     """
+    if getattr(sys, "frozen", False):  # a program that has no interpreter, and so no script
+        return [sys.executable, *argv[1:]]
     asked = f"strategy={strategy!r} starts this script again for each further process"
     program, position = _what_python_runs(argv)
     if program in ("a script", "a module") and not hasattr(sys.modules["__main__"], "__file__"):
