@@ -16,7 +16,11 @@ SHAPE = ("setup", "teardown", "on_fit_start", "on_train_start", "on_train_batch_
 """The methods by which such a base class is recognized."""
 METHODS = ("state_dict", "load_state_dict", "state_key", "log", "log_dict", "before_optimizers_load", "idle_hooks")
 """What a Callback has that is not a hook."""
-HOOKS = tuple(name for name in vars(Callback) if not name.startswith("_") and name not in METHODS)
+HOOKS = tuple(
+    name
+    for name, member in vars(Callback).items()
+    if callable(member) and not name.startswith("_") and name not in METHODS
+)
 
 
 def adapted(given: Any) -> Any:

@@ -126,7 +126,8 @@ def strategy(shards: int, shard: int, device: str = "cpu", group: Any = None) ->
     group = object() if group is None else group
     rank = shard if group in Process.sent or shard == 0 else 0
     where = torch.device(device)
-    return Process(data_shards=shards, data_shard=shard, root_device=where, global_rank=rank, group=group, number=0)
+    counts = {"data_shards": shards, "world_size": shards, "data_shard": shard, "global_rank": rank}
+    return Process(**counts, root_device=where, group=group, number=0)
 
 
 def prepared(

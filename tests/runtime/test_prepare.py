@@ -87,7 +87,8 @@ def test_what_another_runtime_has_prepared_is_prepared_anew() -> None:
     optimizer = SGD(module.parameters(), lr=0.1)
     first = runtime(precision="bf16-mixed", gradient_accumulation_steps=2)
     scheduler = StepLR(optimizer, 1)
-    objects = (module, optimizer, scheduler, DataLoader([torch.ones(4)] * 5, batch_size=2))
+    data: Any = [torch.ones(4)] * 5
+    objects: Any = (module, optimizer, scheduler, DataLoader(data, batch_size=2))
     before: Any = first.prepare(*objects)
     for again in (runtime(gradient_accumulation_steps=3), first):
         first.teardown()
