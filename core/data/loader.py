@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import attrs
-from torch import Generator, Tensor
 from torch.utils.data import DataLoader
 
 from ..errors import CheckpointError, ConfigurationError, quoted
@@ -492,6 +491,6 @@ class _Pass:
         return None if self._ahead or self._dispatch is not None or self.is_finished else self._reading.inner_state()
 
 
-def _set_states(generators: list[Generator], states: list[Tensor]) -> None:
+def _set_states(generators: list[Any], states: list[Any]) -> None:
     for generator, state in zip(generators, states, strict=True):
         generator.set_state(state)

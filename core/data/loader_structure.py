@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from multiprocessing.sharedctypes import SynchronizedBase
+from random import Random
 from typing import Any
 
 from torch import Generator, Tensor
@@ -25,10 +27,49 @@ def loader_parts(loader: Any) -> list[Any]:
     return parts
 
 
-def generators_of(loader: Any) -> list[Generator]:
-    """The generators that parts of ``loader`` draw from, other than torch's, each once."""
-    found = [getattr(part, "generator", None) for part in loader_parts(loader)]
-    return list({id(generator): generator for generator in found if isinstance(generator, Generator)}.values())
+def generators_of(loader: Any) -> list[Any]:
+    """The generators that parts of ``loader`` draw from, other than the global ones, each once.
+
+    They have ``get_state`` and ``set_state``. Those of Python and NumPy count where a sampler keeps one in an
+    attribute: a data set may be meant to draw other numbers in each process.
+    """
+    found: dict[int, Any] = {}
+    parts = loader_parts(loader)
+    data_sets = [getattr(part, "dataset", None) for part in parts]
+    for part in parts:
+        held = [getattr(part, "generator", None)]
+        if part is not loader and not any(part is data_set for data_set in data_sets):
+            held += getattr(part, "__dict__", {}).values()
+        for value in held:
+            if isinstance(value, Generator):
+                found[id(value)] = value
+            elif isinstance(value, Random) or hasattr(value, "_bit_generator") or hasattr(value, "bit_generator"):
+                found[id(value)] = _HostGenerator(value)
+    return list(found.values())
+
+
+class _HostGenerator:
+    """A generator of Python or NumPy with the methods of torch's; its state is text, which checkpoints can hold."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def get_state(self) -> str:
+        given = self._given
+        if isinstance(given, Random):
+            return json.dumps(given.getstate())
+        state = given.bit_generator.state if hasattr(given, "bit_generator") else given.get_state(legacy=False)
+        return json.dumps(state, default=lambda array: array.tolist())
+
+    def set_state(self, state: str) -> None:
+        given, value = self._given, json.loads(state)
+        if isinstance(given, Random):
+            version, internal, gauss = value
+            given.setstate((version, tuple(internal), gauss))
+        elif hasattr(given, "bit_generator"):
+            given.bit_generator.state = value
+        else:
+            given.set_state(value)
 
 
 def set_epoch(loader: Any, epoch: int) -> None:

@@ -176,6 +176,44 @@ def test_skip_first_batches(kind: str, shards: int) -> None:
     assert (list(plain), list(plain)) == ([3], [3])
 
 
+class Shuffled(Sampler[int]):
+    """A sampler that draws from a generator which it keeps, of Python or NumPy."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(11))
+        self.source.shuffle(order)
+        return iter(order)
+
+    def __len__(self) -> int:
+        return 11
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("make", [random.Random, np.random.default_rng, np.random.RandomState])
+def test_a_sampler_with_a_generator_of_its_own(make: Callable[[int], Any], shards: int) -> None:
+    """Its order goes on from each batch, and from the end of each epoch, as if the run had not been interrupted."""
+
+    def build(seed: int) -> PreparedLoader:
+        seeds = iter(range(seed, seed + shards))  # of each process another
+        return prepared(lambda: DataLoader(Numbers(11), 2, sampler=Shuffled(make(next(seeds)))), shards)[-1]
+
+    loader, seen, states = build(3), list[list[int]](), list[dict[str, Any]]()
+    for _ in range(3):
+        for batch in loader:
+            seen.append(batch.tolist())
+            states.append(loader.state_dict())
+        states[-1] = loader.state_dict()
+    assert len({tuple(batch) for batch in seen}) > len(seen) // 2
+    for number, state in enumerate(states, 1):
+        again = build(30)
+        again.load_state_dict(state)
+        rest = [batch.tolist() for _ in range(3) for batch in again]
+        assert rest[: len(seen) - number] == seen[number:]
+
+
 @pytest.mark.parametrize("number", [-1, 1.0, True, "2"])
 def test_skip_first_batches_of_no_number(number: Any) -> None:
     """Is refused."""
