@@ -10,11 +10,14 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..errors import ConfigurationError, WrongTypeError
+from ..logging import get_logger
 from ..strategies.base import Strategy
 from ..strategies.own_buffers import share_buffers
 from .runtime import Runtime
 
 __all__ = ["LocalSGD"]
+
+logger = get_logger(__name__)
 
 
 class LocalSGD:
@@ -29,7 +32,8 @@ class LocalSGD:
                 local_sgd.step()
 
     Parameters are also averaged at the end. With them, the processes get the buffers of process 0, such as the running
-    means of batch norm, as in each forward pass outside. Every process takes the same number of steps.
+    means of batch norm, as in each forward pass outside. Every process takes the same number of steps. A checkpoint
+    between two averages has the parameters of process 0 alone, and there is a warning.
 
     Args:
         accelerator: The Runtime.
@@ -67,6 +71,7 @@ class LocalSGD:
         self.num_steps, self._is_inside = 0, True
         if self.enabled:
             self._stack.enter_context(self.accelerator.no_sync(self.model))
+            self._stack.callback(self.accelerator.register_save_state_pre_hook(self._warn_between_averages).remove)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
@@ -85,6 +90,14 @@ class LocalSGD:
         self.num_steps += 1
         if self.enabled and self.num_steps % self.local_sgd_steps == 0:
             self._average()
+
+    def _warn_between_averages(self, models: object, weights: object, output_dir: object) -> None:
+        if self.num_steps % self.local_sgd_steps:
+            logger.warning_once(
+                "save_state: LocalSGD has not averaged the parameters since they were changed, so the checkpoint has "
+                "those of process 0. Save after a local_sgd.step() that makes num_steps a multiple of local_sgd_steps, "
+                "or after the context"
+            )
 
     @torch.no_grad()
     def _average(self) -> None:

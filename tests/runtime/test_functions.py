@@ -273,7 +273,7 @@ from core import CoreError, LocalSGD, Runtime, find_executable_batch_size, noteb
 def network():
     return nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1, affine=False), nn.Linear(1, 1))
 
-def train(note):
+def train(note, save):
     runtime = Runtime(accelerator="cpu", strategy="ddp")
     assert runtime.num_processes == 3, runtime.num_processes
     rank = runtime.process_index
@@ -302,6 +302,8 @@ def train(note):
             optimizer.step()
             optimizer.zero_grad()
             local_sgd.step()
+            if save == "every" or (save == "averaged" and step == 1):
+                runtime.save_state(f"state-{step}")
     # the same by hand, all three in this process
     for step in range(5):
         for number, other in enumerate(locals_):
@@ -325,18 +327,22 @@ def train(note):
     return note, everyone, difference, runtime.plan.precision.name
 
 if __name__ == "__main__":
-    print(notebook_launcher(train, ("hello",), num_processes=3, mixed_precision="bf16"))
+    print(notebook_launcher(train, ("hello", "SAVE"), num_processes=3, mixed_precision="bf16"))
 """
 
 
-def test_three_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("save", "warnings"), [("averaged", 0), ("every", 1)])
+def test_three_processes(save: str, warnings: int, tmp_path: Path) -> None:
     """A function that makes its own Runtime is in one of three processes; they agree on a batch size.
 
-    Local SGD averages the parameters of all, and every process has the buffers of process 0 then.
+    Local SGD averages the parameters of all, and every process has the buffers of process 0 then. A checkpoint of what
+    is not averaged is a warning.
     """
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.replace('mixed_precision="bf16"', 'mixed_precision="no"'))
-    note, everyone, difference, precision = eval(run_python(script, cwd=tmp_path, warnings="error").stdout)
+    script.write_text(SCRIPT.replace('mixed_precision="bf16"', 'mixed_precision="no"').replace("SAVE", save))
+    ended = run_python(script, cwd=tmp_path, warnings="error")
+    note, everyone, difference, precision = eval(ended.stdout)
+    assert ended.stderr.count("LocalSGD has not averaged") == warnings
     assert (note, everyone, precision) == ("hello", [4, 16, 8, 4] * 3, "32-true")
     assert difference < 1e-6
 
