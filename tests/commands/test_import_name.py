@@ -65,7 +65,7 @@ def test_a_zip_archive(name: str, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(f"ImportError: torch-hal was imported from {tmp_path / 'all.zip'}{os.sep}"), done.stderr
-    assert last.endswith("Install it in a folder, as pip does.")
+    assert "Install it in a folder, as pip does" in last
 
 
 @pytest.mark.parametrize(
