@@ -49,15 +49,16 @@ class EveryNSteps:
     """
 
     def __init__(self) -> None:
-        self._step = 0
+        self.step = 0
+        """The step at which this was asked last."""
 
     def restart(self, step: int) -> None:
         """Begin to count at ``step``."""
-        self._step = step
+        self.step = step
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether a multiple of ``every`` was reached at ``step``, or since the last call."""
-        before, self._step = self._step, step
+        before, self.step = self.step, step
         return step // every > before // every
 
 

@@ -111,6 +111,7 @@ class LearningRateMonitor(Callback):
         """Forget an earlier run."""
         if stage == "fit":
             self.lrs, self.last_momentum_values, self.last_weight_decay_values = {}, {}, {}
+            self._steps.restart(0)
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Check that there is a logger.
@@ -119,7 +120,6 @@ class LearningRateMonitor(Callback):
             ConfigurationError: There is none.
         """
         _check_loggers("LearningRateMonitor", trainer)
-        self._steps.restart(trainer.global_step)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Log the rates of the next step, if its metrics are logged."""
@@ -135,12 +135,13 @@ class LearningRateMonitor(Callback):
             self._log(trainer, "epoch", trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """The rates that were logged."""
-        return {"lrs": {name: list(rates) for name, rates in self.lrs.items()}}
+        """The rates that were logged, and up to which step."""
+        return {"lrs": {name: list(rates) for name, rates in self.lrs.items()}, "step": self._steps.step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
         self.lrs = {name: list(rates) for name, rates in state_dict["lrs"].items()}
+        self._steps.restart(state_dict["step"])
 
     def _log(self, trainer: Trainer, moment: str, step: int) -> None:
         values: dict[str, float] = {}
