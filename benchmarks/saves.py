@@ -109,7 +109,7 @@ print(*found)
 
 
 def among_many(number: int, rounds: int, folder: Path) -> str:
-    """The row of a table: a folder with ``number`` small checkpoints, each round in a process of its own."""
+    """Measure a folder with ``number`` small checkpoints, in a separate process for each round; returns a table row."""
     many = folder / f"{number}"
     many.mkdir()
     IO.save_checkpoint(SMALL, folder / "one")

@@ -202,7 +202,7 @@ def _read_in_parts(index: Path) -> dict[str, Tensor]:
 
 
 def _refuse_unread(directory: Path) -> None:
-    """Refuse a directory with parts that :func:`read_directory` leaves out.
+    """Reject a directory with parts that :func:`read_directory` leaves out.
 
     Raises:
         CheckpointError: It has some; the message names them.

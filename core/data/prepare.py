@@ -152,7 +152,7 @@ def prepare_loader(
     # Processes that work on one batch together, as in tensor parallelism, read the same without dividing it.
     is_alike = strategy.world_size > 1 and isinstance(loader, DataLoader)
     compare = comparison(strategy, loader) if is_alike else None
-    seeds = _agreed_seeds(loader, strategy, settings)
+    seeds = _agreed_seeds(loader, strategy, settings, is_alike)
     if is_shared and settings.dispatch_batches:
         return _dispatching(loader, strategy, share, seeds, transfer, active)
     reading = make_reading(loader, share, shard, is_alike, settings.is_seeded or is_alike)
@@ -165,10 +165,9 @@ def _is_stream(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
 
 
-def _agreed_seeds(loader: Any, strategy: Strategy, settings: DataSettings) -> PassSeeds | None:
+def _agreed_seeds(loader: Any, strategy: Strategy, settings: DataSettings, is_alike: bool) -> PassSeeds | None:
     """What orders are drawn from: process 0's, which its generators are also made equal to."""
     generators = generators_of(loader)
-    is_alike = strategy.world_size > 1 and isinstance(loader, DataLoader)
     if not (is_alike or settings.is_seeded):
         return None
     if settings.data_seed is not None:

@@ -55,7 +55,7 @@ def _count(low: int, optional: bool = False) -> Validator:
 
 
 def _must_be(valid: str, is_valid: Callable[[Any], bool], error: type[CoreError] = ConfigurationError) -> Validator:
-    """A check by ``is_valid``; its error says that the value must be ``valid``."""
+    """Return a validator that raises ``error``, saying what is ``valid``, unless ``is_valid(value)``."""
 
     def check(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         if not is_valid(value):

@@ -142,7 +142,7 @@ class PreparedObjects:
         """Of each model, those that it had when it was prepared: their names and ids. Either may change since."""
 
     def check_parameters(self, optimizer: Optimizer) -> None:
-        """Refuse an optimizer of parameters that a model got after it was prepared: nothing reduces their gradients.
+        """Reject an optimizer of parameters that a model got after it was prepared: nothing reduces their gradients.
 
         Raises:
             ConfigurationError: It has some.

@@ -93,7 +93,7 @@ class Called:
         is_repeated, self.is_new = not self.is_new, False
         if not is_repeated:
             self._is_unreduced = bool(self._num_paused)
-        return self._is_forced or not (self._is_unreduced or self._num_paused or not is_repeated)
+        return self._is_forced or (is_repeated and not (self._is_unreduced or self._num_paused))
 
 
 class PreparedModule(nn.Module):

@@ -1,4 +1,4 @@
-"""Processes that work on each batch together, each with a seed of its own, read loaders of several kinds."""
+"""Read several kinds of loaders in processes that share each batch but have different seeds."""
 
 from __future__ import annotations
 
