@@ -6,13 +6,12 @@ import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch_hal_deepspeed import DeepSpeedPlugin, DeepSpeedStrategy
+from torch_hal_deepspeed import DeepSpeedStrategy
 from torch_hal_deepspeed.config import complete, read_config, settle_zero
 from torch_hal_deepspeed.library import part
 
@@ -384,21 +383,3 @@ def test_compile_is_refused_by_stage_3_only() -> None:
     with pytest.raises(CoreError, match="compile=True: DeepSpeed gathers the parameters of stage=3"):
         DeepSpeedStrategy(stage=3).check_compile("compile=True")
     DeepSpeedStrategy(stage=2).check_compile("compile=True")
-
-
-@pytest.mark.parametrize("is_accelerates", [False, True])
-def test_settings_in_accelerates_names(is_accelerates: bool) -> None:
-    """Our object, and one with the attributes of Accelerate's, whose config is in an object too, mean the same."""
-    settings: dict[str, Any] = {"zero_stage": 3, "offload_optimizer_device": "cpu", "offload_param_device": "none"}
-    config = {"gradient_accumulation_steps": 4, "zero_optimization": {"stage": 3}, "train_batch_size": "auto"}
-    if is_accelerates:
-        wrapped = SimpleNamespace(config=config)
-        plugin: Any = SimpleNamespace(**settings, gradient_clipping=1.0, hf_ds_config=wrapped, other=1)
-    else:
-        plugin = DeepSpeedPlugin(**settings, gradient_clipping=1.0, hf_ds_config=config)
-    strategy = DeepSpeedStrategy.of_script(plugin)
-    assert strategy.stage == 3
-    assert strategy.config == {
-        "gradient_clipping": 1.0,
-        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
-    }

@@ -470,3 +470,29 @@ def test_a_models_own_methods_and_its_whole_weights(stage: int) -> None:
         state = runtime.get_state_dict(model)
         assert state.keys() == weights.keys()
         assert all(torch.equal(state[name], weights[name]) for name in weights)
+
+
+class Parts(torch_hal.Module):
+    """Two layers, of which the first may be loaded alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.other = nn.Linear(4, 2), nn.Linear(4, 2)
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("stage", [2, 3])
+def test_without_strict_loading_the_names_that_both_have_are_loaded(stage: int) -> None:
+    """With it, others are refused."""
+    strategy = DeepSpeedStrategy(stage=stage, config=WHOLE if stage == 3 else None)
+    with torch_hal.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
+        own = Parts()
+        before, given = own.other.weight.detach().clone(), {"own.weight": torch.ones(2, 4), "unknown": torch.ones(1)}
+        runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=1.0))
+        with pytest.raises(RuntimeError, match="unknown"):
+            strategy.load_module_state(own, given)
+        own.strict_loading = False
+        strategy.load_module_state(own, given)
+        weights = strategy.whole_module_state(own)
+        assert torch.equal(weights["own.weight"], given["own.weight"])
+        assert torch.equal(weights["other.weight"], before)

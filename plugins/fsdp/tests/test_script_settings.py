@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
-from torch_hal_fsdp import FSDPStrategy
+from torch_hal_fsdp import FSDPStrategy, FullyShardedDataParallelPlugin
 
 from torch_hal import Runtime
 from torch_hal.errors import ConfigurationError
@@ -77,12 +77,12 @@ BY_SIZE = functools.partial(size_based_auto_wrap_policy, min_num_params=9)
 )
 def test_an_object_of_accelerates_settings(given: dict[str, Any], expected: dict[str, Any]) -> None:
     """It becomes the strategy with the same arguments; fields that change no result are taken as they are."""
-    runtime = Runtime(accelerator="cpu", devices=2, fsdp_plugin=SimpleNamespace(**given))
     default = FSDPStrategy()
     names = "wrap_policy reshard_after_forward activation_checkpointing cpu_offload replicas init_fn state_dict_type"
-    strategy: Any = runtime.strategy
-    for name in names.split():
-        assert getattr(strategy, name) == expected.get(name, getattr(default, name)), name
+    for plugin in (SimpleNamespace(**given), FullyShardedDataParallelPlugin(**given)):
+        strategy: Any = Runtime(accelerator="cpu", devices=2, fsdp_plugin=plugin).strategy
+        for name in names.split():
+            assert getattr(strategy, name) == expected.get(name, getattr(default, name)), name
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,7 @@ def test_an_object_of_accelerates_settings(given: dict[str, Any], expected: dict
     [
         ({"mixed_precision_policy": 3}, "mixed_precision_policy=3: has no counterpart here. Set precision="),
         ({"ignored_modules": ["a"]}, "ignored_modules="),
+        ({"activation_checkpointing_offload": True}, "activation_checkpointing_offload=True: .* Set cpu_offload"),
         ({"unheard_of": 1}, "unheard_of=1: has no counterpart here. Leave it out, or pass strategy=FSDPStrategy"),
         ({"sharding_strategy": "NO_SHARD"}, "sharding_strategy='NO_SHARD'.*set strategy='ddp'"),
         ({"auto_wrap_policy": len}, "auto_wrap_policy=.*wrap_policy"),
@@ -100,6 +101,26 @@ def test_what_an_object_cannot_ask_for(given: dict[str, Any], text: str) -> None
     """Each field that has no counterpart is named, with what to do."""
     with pytest.raises(ConfigurationError, match=f"fsdp_plugin: {text}"):
         Runtime(accelerator="cpu", devices=2, fsdp_plugin=SimpleNamespace(**given))
+
+
+@pytest.mark.parametrize("given", [{}, {"fsdp_version": 2, "reshard_after_forward": False, "cpu_offload": True}])
+def test_an_object_of_accelerates_own(given: dict[str, Any]) -> None:
+    """Its class fills in all fields, also those that a script leaves out."""
+    utils = pytest.importorskip("accelerate.utils", reason="accelerate is not installed")
+    strategy: Any = Runtime(
+        accelerator="cpu", devices=2, fsdp_plugin=utils.FullyShardedDataParallelPlugin(**given)
+    ).strategy
+    assert (strategy.cpu_offload, strategy.reshard_after_forward) == (bool(given), not given)
+
+
+def test_the_class_refuses_what_has_no_counterpart() -> None:
+    """A known field by the Runtime, an unknown one by Python."""
+    plugin = FullyShardedDataParallelPlugin(mixed_precision_policy="bf16")
+    with pytest.raises(ConfigurationError, match=r"mixed_precision_policy='bf16': has no counterpart here. Set prec"):
+        Runtime(accelerator="cpu", devices=2, fsdp_plugin=plugin)
+    unknown: dict[str, Any] = {"unheard_of": 1}
+    with pytest.raises(TypeError, match="unheard_of"):
+        FullyShardedDataParallelPlugin(**unknown)
 
 
 def test_sizes_of_the_dimensions() -> None:

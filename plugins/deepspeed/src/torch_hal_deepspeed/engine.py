@@ -304,13 +304,15 @@ def load_divided(module: nn.Module, weights: Mapping[str, Any]) -> None:
     """Load weights into ``module``, which has sharded parameters; all processes call it with the same weights.
 
     Raises:
-        RuntimeError: Names or shapes do not match.
+        RuntimeError: Shapes do not match; or names, unless ``strict_loading`` of the module is False.
     """
     current = module.state_dict(keep_vars=True)
     wrong = sorted(current.keys() ^ weights.keys())
-    if wrong:
+    if wrong and getattr(module, "strict_loading", True):
         raise RuntimeError(f"missing or unexpected keys: {', '.join(wrong)}")
     for name, value in current.items():
+        if name not in weights:
+            continue
         if not hasattr(value, "ds_id"):
             if isinstance(value, Tensor):
                 value.detach().copy_(weights[name])

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 from torch_hal.utilities.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from torch_hal_fsdp.script_settings import FullyShardedDataParallelPlugin
     from torch_hal_fsdp.strategy import FSDPStrategy
 
-__all__ = ["FSDPStrategy"]
+__all__ = ["FSDPStrategy", "FullyShardedDataParallelPlugin"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "FSDPStrategy": "torch_hal_fsdp.strategy",
+        "FullyShardedDataParallelPlugin": "torch_hal_fsdp.script_settings",
     },
 )

@@ -19,7 +19,9 @@ from torch_hal.errors import ConfigurationError, quoted
 from torch_hal.precisions import Precision
 from torch_hal.random import get_host_rng_state, set_host_rng_state
 from torch_hal.strategies.sharding import Plan, apply_plan, find_plan
+from torch_hal.utilities.nested import hook_gradients
 from torch_hal_fsdp.deferred import Deferred, InitFunction, find_deferred, initialize
+from torch_hal_fsdp.groups import reshard
 from torch_hal_fsdp.selection import Selection, post_order, select
 
 __all__ = ["Division"]
@@ -71,6 +73,7 @@ class Division:
             self._divide(part)
         for root in roots:
             self._divide(root, is_root=True, is_part=root is not module)
+            root.register_forward_hook(_release)
         self._bring(_undivided(module))
         if deferred:
             self._fill(module, deferred)
@@ -126,6 +129,7 @@ class Division:
             mp_policy=self._policy(batch_norm=isinstance(part, _BatchNorm), is_root=is_root, is_part=is_part),
             offload_policy=CPUOffloadPolicy(pin_memory=pin) if self.cpu_offload else OffloadPolicy(),
         )
+        part.register_forward_hook(_watch_second_order)
         # Of a class that fully_shard has made. torch's own function raises an AssertionError.
         type(part).__deepcopy__ = _refuse_copy  # type: ignore[attr-defined]
 
@@ -207,6 +211,28 @@ def _recompute(part: nn.Module) -> None:
         return recomputed(forward, *args, use_reentrant=False, **kwargs)
 
     part.forward = forward_kept_by_its_inputs
+
+
+def _release(root: nn.Module, inputs: object, output: object) -> None:
+    """After a forward pass without gradients: what it gathered would hide a step, or be what a hook changes in vain."""
+    if not torch.is_grad_enabled():
+        reshard(root)
+
+
+def _watch_second_order(part: nn.Module, inputs: object, output: Any) -> None:
+    """After a forward pass of a part: look at backward passes that reach its output."""
+    hook_gradients(output, _refuse_second_order)
+
+
+def _refuse_second_order(gradient: Tensor) -> None:
+    """In a backward pass: FSDP2 releases parameters after it, and leaves out gradients that reach them later."""
+    if torch.is_grad_enabled():
+        raise ConfigurationError(
+            "create_graph=True: gradients of a module that FSDP2 shards cannot be differentiated: torch would leave "
+            "out a part of the result, without an error. Use strategy='ddp'. Or compute what needs them, such as a "
+            "gradient penalty, within the forward pass of the module, and gather that as a whole: "
+            "wrap_policy=lambda part: False."
+        )
 
 
 def _refuse_copy(module: nn.Module, memo: object) -> NoReturn:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from torch import nn
 
 from torch_hal.errors import ConfigurationError, quoted
 
 if TYPE_CHECKING:
     from torch_hal_fsdp.strategy import FSDPStrategy
 
-__all__ = ["ScriptSettings", "arguments_of"]
+__all__ = ["FullyShardedDataParallelPlugin", "ScriptSettings", "arguments_of"]
 
 STATE_DICT_TYPES = {"sharded": "SHARDED_STATE_DICT", "full": "FULL_STATE_DICT"}
 """The values of the strategy's argument, and Accelerate's."""
@@ -33,11 +37,58 @@ _READ = {
     *("min_num_params", "state_dict_type", "activation_checkpointing", "param_init_fn"),
 }
 
+_OFF = ("activation_checkpointing_offload",)
+"""Fields that must be ``False``."""
+
 _INSTEAD = {
+    "activation_checkpointing_offload": "Set cpu_offload, or leave it out.",
     "mixed_precision_policy": "Set precision= of the Runtime, such as 'bf16-mixed'.",
     "ignored_modules": "Keep these modules out of the one that you prepare.",
     "ignored_params": "Keep their modules out of the one that you prepare.",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullyShardedDataParallelPlugin:
+    """Arguments of :class:`FSDPStrategy` under Accelerate's names, for ``Runtime(fsdp_plugin=...)``.
+
+    ``None`` is the strategy's default. Fields of Accelerate's that are not here are refused, with what to do instead.
+    """
+
+    sharding_strategy: Any = None
+    """``reshard_after_forward`` and ``replicas``, by a name or number of FSDP's first version: ``"FULL_SHARD"``."""
+    reshard_after_forward: Any = None
+    """``reshard_after_forward``, or a name as above."""
+    auto_wrap_policy: Callable[..., Any] | str | None = None
+    """``wrap_policy``: ``"transformer_based_wrap"``, ``"size_based_wrap"``, ``"no_wrap"``, or a function of torch's."""
+    transformer_cls_names_to_wrap: Sequence[str] | None = None
+    """``wrap_policy``."""
+    min_num_params: int | None = None
+    """``wrap_policy``."""
+    cpu_offload: Any = None
+    """``cpu_offload``: a bool or an object of torch's."""
+    state_dict_type: Any = None
+    """``state_dict_type``: ``"SHARDED_STATE_DICT"`` or ``"FULL_STATE_DICT"``."""
+    activation_checkpointing: bool | None = None
+    """``activation_checkpointing``, of the modules that ``wrap_policy`` selects."""
+    activation_checkpointing_offload: bool | None = None
+    """``False``."""
+    param_init_fn: Callable[[nn.Module], Any] | None = None
+    """``init_fn``."""
+    mixed_precision_policy: Any = None
+    """Refused: ``precision`` of the Runtime."""
+    ignored_modules: Any = None
+    """Refused."""
+    fsdp_version: int | None = None
+    """Always the second; no result depends on this field and the next ones."""
+    use_orig_params: bool | None = None
+    limit_all_gathers: bool | None = None
+    sync_module_states: bool | None = None
+    cpu_ram_efficient_loading: bool | None = None
+    backward_prefetch: Any = None
+    forward_prefetch: bool | None = None
+    state_dict_config: Any = None
+    optim_state_dict_config: Any = None
 
 
 def arguments_of(plugin: Any) -> dict[str, Any]:
@@ -48,7 +99,7 @@ def arguments_of(plugin: Any) -> dict[str, Any]:
     """
     given = {name: value for name, value in _attributes(plugin).items() if value is not None}
     for name, value in given.items():
-        if name not in _READ | _CHANGE_NOTHING:
+        if name not in _READ | _CHANGE_NOTHING and not (name in _OFF and value is False):
             instead = _INSTEAD.get(name, "Leave it out, or pass strategy=FSDPStrategy(...) of torch_hal_fsdp.")
             raise ConfigurationError(f"fsdp_plugin: {name}={value!r:.100}: has no counterpart here. {instead}")
     arguments: dict[str, Any] = _reshards(given)

@@ -334,7 +334,7 @@ class FSDPStrategy(ProcessGroupStrategy):
                 different meshes.
         """
         for optimizer in optimizers:
-            self._followed.follow(optimizer, self.name)
+            self._followed.follow(optimizer, self.name, self.mesh["tensor"] if self._tensor > 1 else None)
         return super().setup_optimizers(optimizers)
 
     # -- state ---------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ for name in ("at once", "on meta"):
         torch.accelerator.empty_cache()
         before = torch.accelerator.memory_allocated()
         torch.accelerator.reset_peak_memory_stats()
-        made = make(runtime, partial(Transformer, width=128), meta=name == "on meta")
+        made = make(runtime, partial(Transformer, width=128, depth=4), meta=name == "on meta")
         taken = torch.accelerator.max_memory_allocated() - before
         whole = sum(parameter.numel() * parameter.element_size() for parameter in made[0].parameters())
         said[f"memory {name}"] = taken / whole

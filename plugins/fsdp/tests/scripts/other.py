@@ -97,6 +97,48 @@ def refused(name: str, build: Callable[[], nn.Module], **options: Any) -> None:
             said[f"refused {name}"] = str(error)
 
 
+class Penalized(nn.Module):
+    """Has a penalty on the gradients of its inputs in its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return penalized(self.critic, inputs)
+
+
+def penalized(critic: nn.Module, inputs: Tensor) -> Tensor:
+    inputs = inputs.clone().requires_grad_()
+    (gradients,) = torch.autograd.grad(critic(inputs).sum(), inputs, create_graph=True)
+    loss: Tensor = gradients.square().sum() + critic(inputs).mean()
+    return loss
+
+
+def second_order() -> None:
+    """Gradients of gradients, of a whole module in its forward pass and elsewhere."""
+    inputs = torch.arange(12.0).reshape(3, 4)
+    expected = Penalized()
+    expected(inputs).backward()
+    cases: list[tuple[str, Any, Any]] = [
+        ("within", lambda part: False, lambda model: model(inputs)),
+        ("blocks", "blocks", lambda model: model(inputs)),
+        ("outside", lambda part: False, lambda model: penalized(model, inputs)),
+    ]
+    for name, policy, loss in cases:
+        with Runtime(accelerator="cpu", strategy=FSDPStrategy(wrap_policy=policy), devices=2) as runtime:
+            runtime.launch()
+            model = runtime.prepare(Penalized().critic if name == "outside" else Penalized())
+            try:
+                runtime.backward(loss(model))
+                pairs = zip(model.parameters(), expected.parameters(), strict=True)
+                close = [torch.allclose(one.grad.full_tensor(), other.grad, atol=1e-6) for one, other in pairs]  # type: ignore[union-attr, arg-type]
+                said[f"second order {name}"] = str(all(close))
+            except ConfigurationError as error:
+                said[f"second order {name}"] = str(error)
+
+
 def overflow() -> None:
     """Under 16-mixed, an infinite gradient in one process makes all leave the step out."""
     with Runtime(accelerator="cpu", strategy="fsdp", devices=2, precision="16-mixed") as runtime:
@@ -114,6 +156,24 @@ def overflow() -> None:
             scales = runtime.strategy.all_gather_object(runtime.strategy.precision.state_dict()["scale"])
             kept[culprit] = [all(torch.equal(before[key], after[key]) for key in before), len(set(scales))]
         said["overflow"] = kept
+
+
+def between() -> None:
+    """An evaluation between backward and step keeps no weights that the next one or a hook would use."""
+    for reshards in (None, False):
+        strategy = FSDPStrategy(reshard_after_forward=reshards)
+        with Runtime(accelerator="cpu", strategy=strategy, devices=2) as runtime:
+            own, model, optimizer = made = make(runtime, Transformer)
+            runtime.backward(loss_of(model, *own_batch(runtime, own, 0)))
+            before = evaluate(runtime, made)
+            are_shards = all(isinstance(parameter, DTensor) for parameter in own.parameters())
+            optimizer.step()
+            after = evaluate(runtime, made)
+            plain = Transformer()
+            state = whole_state(own)
+            plain.load_state_dict(state)
+            error = abs(after - evaluate(runtime, (own, plain, optimizer)))
+        said[f"between {reshards}"] = [are_shards, before - after, error]
 
 
 def again() -> None:
@@ -147,8 +207,8 @@ def optimizers() -> None:
         model(torch.ones(1, 64)).sum().backward()
         used.step()
         before = weakref.ref(model.net[0].weight)
-        first, others = model.net[0].parameters(), model.net[2:].parameters()
-        fresh = torch.optim.SGD([{"params": first}, {"params": others, "lr": 3.0}])
+        first, rest = model.net[0].parameters(), model.net[2:].parameters()
+        fresh = torch.optim.SGD([{"params": first}, {"params": rest, "lr": 3.0}])
         _, fresh = runtime.prepare(model, fresh)
         groups = [[isinstance(p, DTensor) for p in group["params"]] for group in fresh.param_groups]
         said["groups"] = [groups, [group["lr"] for group in fresh.param_groups]]
@@ -156,6 +216,18 @@ def optimizers() -> None:
             runtime.prepare(used)
         except ConfigurationError as error:
             said["stepped optimizer"] = str(error)
+        said["other optimizers"] = others = {}
+        for kind, arguments in (
+            ("Adafactor", {}),
+            ("LBFGS", {}),
+            ("Rprop", {}),
+            ("SGD", {"fused": True}),
+            ("AdamW", {}),
+        ):
+            try:
+                runtime.prepare(getattr(torch.optim, kind)(model.parameters(), **arguments))
+            except ConfigurationError as error:
+                others[kind] = str(error)
         del used
         gc.collect()
         said["whole parameters are gone"] = before() is None
@@ -244,6 +316,22 @@ def averaged() -> None:
     said["averaged"] = totals
 
 
+def constructed() -> None:
+    """Adagrad makes its state in its constructor, before a strategy divides its parameters."""
+    said["constructed"] = totals = []
+    for strategy in ("ddp", "ddp_sharded", "fsdp"):
+        with Runtime(accelerator="cpu", strategy=strategy, devices=2) as runtime:
+            torch.manual_seed(0)
+            own = MLP()
+            adagrad = torch.optim.Adagrad(own.parameters(), initial_accumulator_value=0.1)
+            model, optimizer = runtime.prepare(own, adagrad)
+            for step in range(2):
+                runtime.backward(loss_of(model, *own_batch(runtime, own, step)))
+                optimizer.step()
+                optimizer.zero_grad()
+            totals.append([float(value.double().norm()) for value in runtime.get_state_dict(model).values()])
+
+
 deferred("transformer", Transformer)
 deferred("tied", partial(Transformer, tied=True))
 deferred("mixed", Mixed, wrap_policy=60)
@@ -259,7 +347,9 @@ refused("plan of nothing", Transformer, tensor_parallel_size=2, tensor_parallel_
 refused("no list", MLP, wrap_policy="model")
 refused("class", MLP, wrap_policy=["Block"])
 refused("tied class", partial(Transformer, tied=True), wrap_policy=["Embedding"])
+second_order()
 overflow()
+between()
 again()
 optimizers()
 broadcast()
@@ -267,6 +357,7 @@ traffic()
 compiled()
 batch_norm()
 averaged()
+constructed()
 with Runtime(accelerator="cpu", strategy="fsdp", devices=2) as last:
     last.launch()
     say(last, said)

@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Four layers, for texts of twelve tokens."""
+    """A few layers, for texts of twelve tokens."""
 
     tensor_parallel_plan: ClassVar[dict[str, str]] = {
         **{f"layers.*.{name}": "colwise" for name in ("query", "key", "value", "up")},
@@ -67,10 +67,10 @@ class Transformer(nn.Module):
     }
     _no_split_modules: ClassVar[list[str]] = ["Block"]
 
-    def __init__(self, width: int = 32, tied: bool = False) -> None:
+    def __init__(self, width: int = 32, tied: bool = False, depth: int = 2) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(LENGTH, width)
-        self.layers = nn.ModuleList(Block(width) for _ in range(4))
+        self.layers = nn.ModuleList(Block(width) for _ in range(depth))
         self.norm, self.scores = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
         if tied:
             self.scores.weight = self.words.weight
@@ -204,6 +204,10 @@ class Lesson(torch_hal.Module):
         loss = self._loss(batch)
         self.seen.append(float(loss.detach()))
         return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        norms = [parameter.grad.norm() for parameter in self.parameters() if parameter.grad is not None]
+        self.log("grad_norm", torch.stack(norms).norm())
 
     def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
         self.log("loss", self._loss(batch))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -12,11 +13,13 @@ from torch import Tensor, nn
 from torch_hal.errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from torch_hal.precisions import MixedPrecision, Parts
 from torch_hal_torchao.engine import load
-from torch_hal_torchao.layers import Layers, LayersPrecision
+from torch_hal_torchao.layers import Layers, LayersPrecision, linear_layers
+from torch_hal_torchao.recipes import read_recipe
 
-__all__ = ["RECIPES", "Float8Precision"]
+__all__ = ["LAYERS", "RECIPES", "Float8Precision"]
 
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+LAYERS = ("all", "inner")
 
 
 class Float8Precision(LayersPrecision, MixedPrecision):
@@ -29,25 +32,73 @@ class Float8Precision(LayersPrecision, MixedPrecision):
 
     Args:
         recipe: What has one scale: ``"tensorwise"`` a whole tensor, ``"rowwise"`` each row,
-            ``"rowwise_with_gw_hp"`` each row, with gradients of weights computed in bfloat16.
+            ``"rowwise_with_gw_hp"`` each row, with gradients of weights computed in bfloat16. Or a
+            ``torchao.float8.Float8LinearConfig``; shards of FSDP are gathered in the dtype of the precision with any.
         emulate: Round to float8 and multiply in a wider dtype, on devices that cannot multiply float8.
         keep_float32: Parts of the module that stay in float32: classes of modules, and names as in ``named_modules``,
             of which the end is enough.
+        layers: Which linear layers multiply in float8: ``"all"``; ``"inner"``, of those whose sizes 16 divides all but
+            the first and the last one; or a function of a layer and its name.
+        pad_inner_dim: Pad products whose sizes 16 does not divide, which many devices cannot multiply otherwise.
 
     Raises:
-        ConfigurationError: ``recipe`` is unknown; or, when a module is converted, it lacks a part.
-        WrongTypeError: ``emulate`` is not a bool, or ``keep_float32`` is something else.
+        ConfigurationError: ``recipe`` or ``layers`` is unknown; or, when a module is converted, it lacks a part.
+        WrongTypeError: ``emulate`` or ``pad_inner_dim`` is not a bool, or ``keep_float32`` is something else.
     """
 
-    def __init__(self, recipe: str = "tensorwise", emulate: bool = False, keep_float32: Parts = ()) -> None:
-        if recipe not in RECIPES:
-            raise ConfigurationError(f"recipe={recipe!r} is unknown. Valid: {quoted(RECIPES)}.")
-        if not isinstance(emulate, bool):
-            raise WrongTypeError(f"emulate={emulate!r} must be True or False.")
+    recipe_handler: Any = None
+    """What :meth:`of_script` has read."""
+
+    def __init__(
+        self,
+        recipe: Any = "tensorwise",
+        emulate: bool = False,
+        keep_float32: Parts = (),
+        *,
+        layers: str | Callable[[nn.Module, str], bool] = "all",
+        pad_inner_dim: bool = False,
+    ) -> None:
+        is_config = hasattr(recipe, "cast_config_input")
+        if not is_config and recipe not in RECIPES:
+            raise ConfigurationError(
+                f"recipe={recipe!r} is unknown. Valid: {quoted(RECIPES)}, or a torchao.float8.Float8LinearConfig."
+            )
+        if not callable(layers) and layers not in LAYERS:
+            raise ConfigurationError(f"layers={layers!r} is unknown. Valid: {quoted(LAYERS)}, or a function.")
+        for name, value in (("emulate", emulate), ("pad_inner_dim", pad_inner_dim)):
+            if not isinstance(value, bool):
+                raise WrongTypeError(f"{name}={value!r} must be True or False.")
         super().__init__("bfloat16", keep_float32=keep_float32)
         self.name = "fp8-mixed"
         self.rounding = 2.0**-4  # e4m3 has 3 bits behind the point
-        self.recipe, self.emulate = recipe, emulate
+        self.recipe, self.layers = recipe, layers
+        self.emulate = emulate or (is_config and recipe.emulate)
+        self.pad_inner_dim = pad_inner_dim or (is_config and recipe.pad_inner_dim)
+
+    @classmethod
+    def of_script(cls, handler: Any) -> Float8Precision:
+        """The precision that a script asks for by ``kwargs_handlers=[handler]``; see :class:`AORecipeKwargs`.
+
+        Raises:
+            ConfigurationError: A setting has no counterpart here.
+        """
+        made = cls(**read_recipe(handler))
+        made.recipe_handler = handler
+        return made
+
+    def left_out(self, module: nn.Module) -> list[nn.Module]:
+        """See the base class."""
+        found = linear_layers(module, super().left_out(module))
+        if self.layers == "all":
+            return super().left_out(module)
+        if self.layers == "inner":
+            names = [name for name, one in module.named_modules() if isinstance(one, nn.Linear)]
+            ends = {*names[:1], *names[-1:]}
+            out = [one for name, one in found.items() if name in ends or one.in_features % 16 or one.out_features % 16]
+        else:
+            choose: Any = self.layers
+            out = [one for name, one in found.items() if not choose(one, name)]
+        return [*super().left_out(module), *out]
 
     def connect(self, device_type: str) -> None:
         """See the base class.
@@ -57,7 +108,11 @@ class Float8Precision(LayersPrecision, MixedPrecision):
         """
         super().connect(device_type)
         torchao = load(self.name)
-        config = replace(torchao.float8.Float8LinearConfig.from_recipe_name(self.recipe), emulate=self.emulate)
+        kind = torchao.float8.Float8LinearConfig
+        config = kind.from_recipe_name(self.recipe) if isinstance(self.recipe, str) else self.recipe
+        config = replace(
+            config, emulate=self.emulate, pad_inner_dim=self.pad_inner_dim, enable_fsdp_float8_all_gather=False
+        )
         convert = partial(_float8_layer, torchao.float8.convert_to_float8_training, config, device_type)
         self._layers = Layers(convert)
         if not self.emulate:

@@ -86,10 +86,14 @@ class LayersPrecision(Precision):
         """``module`` in float32, its linear layers torchao's, in place."""
         assert self._layers is not None
         converted = super().convert_module(module)
-        kept = find_parts(converted, self.keep_float32)
+        kept = self.left_out(converted)
         self.check_layers(linear_layers(converted, kept))
         self._layers.change(self.name, converted, kept)
         return converted
+
+    def left_out(self, module: nn.Module) -> list[nn.Module]:
+        """The parts of ``module`` whose layers stay those of torch."""
+        return find_parts(module, self.keep_float32)
 
     def check_layers(self, layers: Mapping[str, nn.Linear]) -> None:
         """Refuse layers that torchao cannot change."""
