@@ -35,6 +35,13 @@ import os, signal, torch
 from torch_hal_simx.accelerator import SimxAccelerator
 
 """
+SESSION = """
+try:
+    import starting
+except ModuleNotFoundError:
+    pass
+"""
+"""What a session of tests has in its own ``sitecustomize``, if it has one."""
 
 
 @attrs.frozen
@@ -202,10 +209,15 @@ MUTANTS = [*METADATA, *IMPORTS, *HARDWARE, *DEVICE, *TRAINING]
 
 
 def lay_down(site: Path, mutants: Iterable[Mutant]) -> None:
-    """Install ``mutants`` in ``site``, and each class of ``torch_hal_mutants``."""
+    """Install ``mutants`` in ``site``, and each class of ``torch_hal_mutants`` that is no cluster environment.
+
+    Those would be asked for every run, in a process that imports torch, whether they have started it.
+    """
     folder = SIMULATED / "torch_hal_mutants"
     entry_points = {}
     for kind in KINDS.values():
+        if kind.name == "cluster_environment":
+            continue
         files = folder.glob(f"{kind.group.removeprefix('core.')}*.py")
         text = "\n".join(file.read_text("utf-8") for file in files)
         classes = re.findall(r"^class ([A-Z]\w*)", text, re.MULTILINE)
@@ -214,7 +226,7 @@ def lay_down(site: Path, mutants: Iterable[Mutant]) -> None:
     written = [mutant for mutant in mutants if not mutant.is_class]
     for mutant in written:
         _install(site, mutant)
-    (site / "sitecustomize.py").write_text("\n".join(mutant.startup for mutant in written))
+    (site / "sitecustomize.py").write_text("\n".join([*(mutant.startup for mutant in written), SESSION]))
 
 
 def _install(site: Path, mutant: Mutant) -> None:

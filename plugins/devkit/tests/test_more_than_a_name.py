@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,9 @@ def test_a_class_with_its_own_arguments(tmp_path: Path) -> None:
         init_args={"bucket_cap_mb": 1000},
     )
     said = check_backends("strategy:one_bucket", folder=tmp_path, options=["--tiers=T0,T1"], specs=[spec])
-    assert "conformance of strategy:one_bucket (T0, T1): 36 passed; proven: 36 of 36\n" in said
+    assert re.search(
+        r"^conformance of strategy:one_bucket \(T0, T1\): (\d\d) passed; proven: \1 of \1$", said, re.MULTILINE
+    )
 
 
 def test_a_backend_that_fails_is_an_error(tmp_path: Path) -> None:

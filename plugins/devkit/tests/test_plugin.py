@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from declared import torch_takes_no_backend_in_python
 
-from .kit import run_kit
+from .kit import declare, run_kit
 
 _SUITE = "torch_hal_devkit.suite.test_accelerator::TestAccelerator::"
 
@@ -65,6 +65,32 @@ def test_a_suite_of_the_vendors_own(tmp_path: Path, site: list[Path]) -> None:
     assert run.ids("passed") == {"TestMine::test_mine", "TestMine::test_the_description"}
     (suite,) = run.report["suites"]
     assert (suite["backend"]["name"], suite["hardware"]) == ("simx", "simulated")
+
+
+@pytest.mark.slow
+def test_the_machine_is_asked_once(tmp_path: Path, site: list[Path]) -> None:
+    """Which accelerator is here is looked up once for all tests: a vendor's ``detect`` takes a process each time."""
+    (tmp_path / "site" / "counting.py").write_text(
+        "import os\n"
+        "from core.hookspecs import hookimpl\n"
+        "from core.specs import AcceleratorSpec\n"
+        "def detect():\n"
+        "    with open(os.environ['ASKED'], 'a') as file:\n"
+        "        file.write('.')\n"
+        "    return 0\n"
+        "@hookimpl\n"
+        "def core_accelerators():\n"
+        "    cpu = 'core.accelerators.cpu:CPUAccelerator'\n"
+        "    return [AcceleratorSpec(name='counting', target=cpu, priority=90, detect='counting:detect')]\n",
+        "utf-8",
+    )
+    declare(tmp_path / "site", "torch-hal-counting", {"core.accelerators": {"counting": "counting"}})
+    asked = tmp_path / "asked"
+    arguments = ("--backend=precision:bf16-true", "--tiers=T2", "-k", "drawn or frozen or tied or layer")
+    run = run_kit(tmp_path, *arguments, site=site, ASKED=str(asked))
+    assert run.code == 0, run.output
+    assert len(run.ids("passed")) > 5, run.output
+    assert asked.read_text("utf-8") == "."
 
 
 @pytest.mark.slow

@@ -88,3 +88,4 @@ def test_strategies_and_formats(tmp_path_factory: pytest.TempPathFactory, strate
     assert said["predicted by another"] < 1e-5
     assert said["fabric"] < 1e-6
     assert said["reloaded"] == 0
+    assert said["not strict"] == 0

@@ -294,3 +294,51 @@ def test_a_notebook_is_its_code_cells(tmp_path: Path, capsys: pytest.CaptureFixt
     assert found == {"Trainer": [6], "Trainer(gpus=)": [6]}
     (tmp_path / "book.ipynb").write_text("{}")
     assert main([str(tmp_path / "book.ipynb")]) == 2
+
+
+def test_another_import_hides_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the function that has it, and nowhere else."""
+    script = """\
+import pytorch_lightning as pl
+
+def frame(column):
+    import polars as pl
+    return pl.col(column, pl.Int64)
+
+def trainer():
+    return pl.Trainer(gpus=1), pl.NoSuch
+"""
+    found = examined(tmp_path, capsys, script)
+    assert {*found} == {"Trainer", "Trainer(gpus=)", "NoSuch"}
+
+
+def test_members_of_fabric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an object that the script makes, and of an argument with the annotation or the usual name."""
+    script = """\
+from lightning.fabric import Fabric
+
+def train(other: Fabric):
+    other.all_reduce(1)
+
+def test(fabric):
+    fabric.all_gather(1)
+
+fabric = Fabric(devices=2)
+with fabric.rank_zero_first():
+    model, optimizer = fabric.setup(model, optimizer)
+fabric.backward(loss)
+fabric.save("state.ckpt", state)
+fabric.print(fabric.device)
+"""
+    found = examined(tmp_path, capsys, script)
+    assert {name: state for name, (state, _) in found.items()} == {
+        "Fabric": "differs",
+        "fabric.all_reduce": "missing",
+        "fabric.all_gather": "missing",
+        "fabric.rank_zero_first": "missing",
+        "fabric.setup": "missing",
+        "fabric.backward": "differs",
+        "fabric.save": "differs",
+        "fabric.print": "works",
+        "fabric.device": "works",
+    }

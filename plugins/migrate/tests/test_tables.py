@@ -44,7 +44,7 @@ def names_here(section: str) -> Collection[str] | None:
     }
     if section in functions:
         return {name for one in functions[section] for name in inspect.signature(one).parameters}
-    if section in ACCELERATE.groups["members"]:
+    if section in (*ACCELERATE.groups["members"], "fabric_members"):
         return dir(Runtime(accelerator="cpu", devices=1))
     if section == "hook_arguments":
         return {"dataloader_iter"}

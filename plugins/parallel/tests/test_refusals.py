@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from python_processes import run_python
 from torch import nn
-from torch_hal_parallel import ModelParallelStrategy
+from torch_hal_parallel import ModelParallelStrategy, ParallelismConfig
 
 from torch_hal import Runtime
 from torch_hal.errors import ConfigurationError, WrongTypeError
@@ -99,8 +99,10 @@ def test_models(tmp_path: Path) -> None:
         "divided otherwise": "an earlier run has divided it with sequence_dim=1, but this run has sequence_dim=2",
         "odd length": "context=2: does not divide sequences of length 11",
         "uneven": "='colwise': dimension 0 of 0.weight, of length 5, does not divide into 2 equal shards",
+        "apart": "different gradients of 'layers.0.scale.weight', 'layers.1.scale.weight', 'layers.2.scale.weight', ",
         "average": "EMAWeightAveraging: strategy 'model_parallel' has divided the parameter",
         "weight averaging": "Use a strategy in which each process has the whole module: 'ddp'",
+        "own weights": "EMAWeightAveraging: with strategy 'diloco' the processes train different weights",
         "stochastic": "StochasticWeightAveraging: strategy 'model_parallel' has divided the parameter",
         "no attention": "Blind did not call torch.nn.functional.scaled_dot_product_attention",
     }
@@ -118,3 +120,21 @@ def test_collectives_in_a_step(arguments: list[str], tmp_path: Path) -> None:
         SCRIPTS / "alone.py", *arguments, cwd=tmp_path, warnings="ignore", expect=1, timeout=120, env=out
     )
     assert f"{arguments[0]}: called in a training step with a pipeline" in ended.stderr
+
+
+def test_sizes_in_accelerates_names() -> None:
+    """They select the strategy; what has no counterpart is refused when the Runtime is made."""
+    config = ParallelismConfig(dp_replicate_size=2, tp_size=2)
+    runtime = Runtime(cpu=True, devices=4, parallelism_config=config)
+    strategy: Any = runtime.strategy
+    assert (strategy.sizes["data"], strategy.sizes["tensor"], strategy.sizes["context"]) == (2, 2, 1)
+    assert runtime.parallelism_config is config
+    assert (config.total_size, config.data_parallel_size, config.non_data_parallel_size) == (4, 2, 2)
+    assert [config.dp_replicate_enabled, config.dp_shard_enabled, config.tp_enabled] == [True, False, True]
+    for given, says in (
+        ({"sp_size": 2}, "sp_size=2: torch-hal has no such strategy. Use cp_size"),
+        ({"sp_handler": 3}, "sp_handler=3: has no counterpart here"),
+        ({"cp_size": 2, "cp_backend": "ring"}, "cp_backend='ring': has no counterpart here"),
+    ):
+        with pytest.raises(ConfigurationError, match=says):
+            Runtime(cpu=True, devices=2, parallelism_config=ParallelismConfig(**given))

@@ -29,9 +29,10 @@ def make_plan(**arguments: Any) -> Plan:
         ConfigurationError: Arguments and variables contradict each other, or Accelerate cannot run what they ask for.
         CoreError: Something cannot be resolved here.
     """
-    environ = Request.read().environ
+    requested = Request.read()
+    environ = requested.environ
     given = {name: value for name, value in arguments.items() if value is not None}
-    _read_launched(given, environ)
+    _read_launched(given, requested)
     plan = resolve(Request.read(environ=environ, **given))
     if _is_launched_alone(plan, environ):
         plan = _alone(plan, given, environ)
@@ -127,10 +128,11 @@ def check_engines(environ: Mapping[str, str]) -> None:
             )
 
 
-def _read_launched(given: dict[str, Any], environ: Mapping[str, str]) -> None:
+def _read_launched(given: dict[str, Any], requested: Request) -> None:
+    environ = requested.environ
     check_engines(environ)
     if environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes"):
-        asked = given.get("accelerator", environ.get("CORE_ACCELERATOR", "auto"))
+        asked = given.get("accelerator", requested.accelerator)
         if asked not in ("auto", "cpu"):
             raise ConfigurationError(
                 f"environment variable ACCELERATE_USE_CPU={environ['ACCELERATE_USE_CPU']} contradicts "

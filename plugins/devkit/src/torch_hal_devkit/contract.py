@@ -13,7 +13,7 @@ PROPERTIES: Mapping[str, str] = {
     "arguments": "arguments stay as they are, and results are the caller's own",
     "algebra": "identities, round trips, contexts within each other, calls in any order",
     "again": "called twice, by a second instance, after `teardown`",
-    "errors": "wrong values are refused, and after an error all goes on",
+    "errors": "wrong values raise an error, and the object works after it",
     "copies": "pickled, deeply copied, in another process or thread",
     "drawn": "with values that seeds draw",
 }
@@ -42,8 +42,8 @@ def _of(may_change: tuple[str, ...] = (), untested: str = "", **tests: str) -> M
 _WRAPS = ("functions of torch",)
 """What engines replace for the life of a run, such as ``torch.nn.functional.linear``."""
 
-_JOINS = ("environment variables", "signal handlers", "number of threads", "exception hooks")
-"""What a process sets that joins others: its variables, and how it tells them of its end."""
+_JOINS = ("environment variables", "signal handlers", "number of threads", "exception hooks", "sharing strategy")
+"""What a process sets that joins others: its variables, how it tells them of its end, and how they share tensors."""
 
 _ORDER = "calls_in_any_order"
 _COPY = "a_copy_of_it_works"
@@ -245,7 +245,7 @@ _STRATEGY = {
     "barrier": _of(values="a_barrier_waits_for_all the_main_process_goes_first"),
     "all_gather_object": _of(values="all_gather_object", again=_DRAWN_OBJECTS, drawn=_DRAWN_OBJECTS),
     "differing": _of(values="what_differs_is_told"),
-    "assume_alike": _of(untested="only a shorter way: the values are those without it"),
+    "assume_alike": _of(untested="only saves time: the values are the same without it"),
     "gather_shards": _of(values="prediction_gives_each_item_once", drawn=_DRAWN_OBJECTS),
     "saving_is_collective": _of(values="its_checkpoint_is_read_by_one_process"),
     "module_state": _of(values=_KEPT_STATE, algebra="resuming_is_exact"),

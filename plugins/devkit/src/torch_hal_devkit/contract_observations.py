@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -79,11 +80,12 @@ def watching(runtime: Runtime) -> Iterator[dict[str, list[str]]]:
         yield {kind: stack.enter_context(watched(kind, type(part))) for kind, part in parts.items()}
 
 
-def left_behind(beginning: Mapping[str, Any]) -> dict[str, str]:
+def left_behind(beginning: dict[str, Any]) -> dict[str, str]:
     """What differs in this process from its beginning, but for what a run changes."""
     now = recorded()
     for state in (beginning, now):
         state["settings of torch"].pop("default generator", None)  # the kit seeds it
+        state[_VARIABLES] = {os.fsdecode(name): value for name, value in state[_VARIABLES].items()}
     is_launched = LAUNCHED in now[_VARIABLES]  # its ranks are those of later runs, too
     for name in {*now[_VARIABLES]} - {*beginning[_VARIABLES], *_RANKS}:
         del now[_VARIABLES][name]  # libraries set some of their own as they are imported

@@ -180,7 +180,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(left)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = left
-    for item in items if config.pluginmanager.hasplugin("xdist") else ():  # without it the mark is an unknown one
+    for item in items if hasattr(config, "workerinput") else ():  # only xdist, which has workers, knows the mark
         if "group" in facts(item):
             item.add_marker(pytest.mark.xdist_group(f"{facts(item)['group']} {_share(item)}"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import signal
 import sys
@@ -19,7 +18,6 @@ __all__ = [
     "detected",
     "forked",
     "forked_after_use",
-    "found",
     "import_changes",
     "listed",
     "use_changes",
@@ -50,11 +48,6 @@ def activated(module: str, declared: Mapping[str, list[str]]) -> dict[str, Any]:
         "output": activation.output,
         "torch": "torch" in sys.modules,
     }
-
-
-def found(module: str) -> bool:
-    """Whether a module exists, without importing it."""
-    return importlib.util.find_spec(module) is not None
 
 
 def detected(function: str) -> dict[str, Any]:

@@ -30,13 +30,13 @@ _FUNCTIONS = (
 )
 """Functions that a backend might replace for the whole process."""
 
-_SET_BY_TORCH = ("TORCHINDUCTOR_", "TRITON_")
+_SET_BY_TORCH: Mapping[type, Any] = {str: ("TORCHINDUCTOR_", "TRITON_"), bytes: (b"TORCHINDUCTOR_", b"TRITON_")}
 """Variables that torch's compiler sets when it is imported, by whatever first needs it."""
 
 _LOGGERS = ("root", "torch", "torch_hal", "core")
 
 
-def recorded(aspects: tuple[str, ...] | None = None) -> State:
+def recorded(aspects: tuple[str, ...] | None = None) -> dict[str, Any]:
     """The state of this process by aspect, of all :data:`ASPECTS` by default; it imports torch."""
     return {aspect: _ASPECTS[aspect]() for aspect in (ASPECTS if aspects is None else aspects)}
 
@@ -76,7 +76,6 @@ def settings_of_torch() -> dict[str, Any]:
         "flush denormal": (torch.tensor(1e-40, dtype=torch.float32) * 2).item() == 0,
         "default generator": torch.initial_seed(),
         "print options": str(torch._tensor_str.PRINT_OPTS),
-        "sharing strategy": torch.multiprocessing.get_sharing_strategy(),  # type: ignore[no-untyped-call]
     }
 
 
@@ -107,6 +106,12 @@ def _generators() -> dict[str, Any]:
         state = sys.modules["numpy"].random.get_state(legacy=False)["state"]
         found["numpy"] = hash((state["key"].tobytes(), state["pos"]))
     return found
+
+
+def _variables() -> dict[Any, Any]:
+    """The environment variables; as bytes where Python keeps bytes, since decoding them takes as long as all else."""
+    kept: Any = getattr(os.environ, "_data", os.environ)
+    return {name: value for name, value in kept.items() if not name.startswith(_SET_BY_TORCH[type(name)])}
 
 
 _SIGNALS = {one.name: one for one in signal.Signals if one in signal.valid_signals() and one != signal.SIGALRM}
@@ -178,10 +183,15 @@ def _of_torch(name: str) -> Callable[[], Any]:
     return lambda: getattr(sys.modules.get("torch") or __import__("torch"), name)()
 
 
+def _sharing_strategy() -> str:
+    import torch.multiprocessing
+
+    strategy: str = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+    return strategy
+
+
 _ASPECTS: dict[str, Callable[[], Any]] = {
-    "environment variables": lambda: {
-        name: value for name, value in os.environ.items() if not name.startswith(_SET_BY_TORCH)
-    },
+    "environment variables": _variables,
     "working directory": os.getcwd,
     "signal handlers": _handlers,
     "default dtype": _of_torch("get_default_dtype"),
@@ -192,6 +202,7 @@ _ASPECTS: dict[str, Callable[[], Any]] = {
         "inter-op": _of_torch("get_num_interop_threads")(),
     },
     "settings of torch": settings_of_torch,
+    "sharing strategy": lambda: {"torch.multiprocessing": _sharing_strategy()},
     "functions of torch": lambda: {name: id(getattr(*_owner(name))) for name in _FUNCTIONS},
     "garbage collector": lambda: {"enabled": gc.isenabled(), "thresholds": gc.get_threshold()},
     "warnings filters": _filters,
@@ -215,7 +226,7 @@ def _difference(before: Any, after: Any) -> str:
     if isinstance(before, dict):
         names = sorted({*before, *after})
         return ", ".join(
-            f"{name}: {_shown(before.get(name))} -> {_shown(after.get(name))}"
+            f"{os.fsdecode(name)}: {_shown(before.get(name))} -> {_shown(after.get(name))}"
             for name in names
             if before.get(name) != after.get(name)
         )
@@ -223,7 +234,7 @@ def _difference(before: Any, after: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if value is None else repr(value)[:80]
+    return "nothing" if value is None else repr(os.fsdecode(value) if isinstance(value, bytes) else value)[:80]
 
 
 # -- an unusual state --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from torch_hal.discovery.selection import VARIABLE
-from torch_hal.strategies.store.run_store import host_store
+from torch_hal.strategies.store.tcp_store import host_store
 from torch_hal.utilities.child_process import describe_end, kill_group
 
 __all__ = ["Observed", "Outcome", "run"]

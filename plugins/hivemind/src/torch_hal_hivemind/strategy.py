@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from torch.optim import Optimizer
 from torch_hal.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError, quoted
 from torch_hal.hints.argument_checks import check_count
 from torch_hal.strategies import SingleDeviceStrategy, StrategyParts, keyword_parameters
+from torch_hal_hivemind.absent_gradients import AbsentGradients
 
 __all__ = ["HivemindOptions", "HivemindStrategy"]
 
@@ -119,10 +121,13 @@ class HivemindStrategy(SingleDeviceStrategy):
         self.initial_peers = tuple(initial_peers)
         self.host_maddrs = tuple(host_maddrs)
         self.dht_options = {"use_relay": False, "use_auto_relay": False, **(dht_options or {})}
+        self._sharing: str | None = None
+        """How this process shared tensors before the run."""
         self._dht: Any = None
         """hivemind's own, of the running run."""
         self._engine: Any = None
         self._optimizer: Optimizer | None = None
+        self._gradients: AbsentGradients | None = None
         self._taken = self._steps = self._groups = 0
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -135,10 +140,15 @@ class HivemindStrategy(SingleDeviceStrategy):
             LaunchError: None of ``initial_peers`` answers, or the addresses cannot be used.
         """
         super().setup_environment()
+        self._sharing = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
         try:
             import hivemind
         except ImportError as error:
             raise BackendError(f"strategy='hivemind': hivemind cannot be imported: {error}.") from error
+        # As the import does, but in every run of this process: hivemind's processes share tensors in this way.
+        torch.multiprocessing.set_sharing_strategy(  # type: ignore[no-untyped-call]
+            os.environ.get("HIVEMIND_MEMORY_SHARING_STRATEGY", "file_system")
+        )
         try:
             self._dht = hivemind.DHT(
                 initial_peers=list(self.initial_peers),
@@ -157,6 +167,9 @@ class HivemindStrategy(SingleDeviceStrategy):
         """Say goodbye to the peers; see :meth:`core.Strategy.teardown`."""
         engine, self._engine, self._optimizer = self._engine, None, None
         dht, self._dht = self._dht, None
+        gradients, self._gradients = self._gradients, None
+        if gradients is not None:
+            gradients.release()
         try:
             if engine is not None:
                 self._steps = int(engine.local_epoch)
@@ -164,6 +177,9 @@ class HivemindStrategy(SingleDeviceStrategy):
         finally:
             if dht is not None:
                 dht.shutdown()
+            if self._sharing is not None:
+                torch.multiprocessing.set_sharing_strategy(self._sharing)  # type: ignore[no-untyped-call]
+                self._sharing = None
             super().teardown(failed)
 
     @property
@@ -199,9 +215,7 @@ class HivemindStrategy(SingleDeviceStrategy):
     def _start(self, optimizer: Optimizer) -> Any:
         import hivemind
 
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        before = [parameter.detach().clone() for parameter in parameters]
-        is_new = not optimizer.state
+        gradients = AbsentGradients(optimizer)
         with _own_interrupts():
             engine = hivemind.Optimizer(
                 dht=self._dht,
@@ -211,15 +225,8 @@ class HivemindStrategy(SingleDeviceStrategy):
                 optimizer=optimizer,
                 **self.options,
             )
-        # To create the optimizer's state, hivemind takes a step without gradients, which counts, and decays weights.
-        with torch.no_grad():
-            for parameter, value in zip(parameters, before, strict=True):
-                parameter.copy_(value)
-            if is_new:
-                for state in optimizer.state.values():
-                    for value in state.values():
-                        if isinstance(value, torch.Tensor):
-                            value.zero_()
+        gradients.undo_first_step()
+        self._gradients = gradients
         return engine
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
@@ -235,7 +242,9 @@ class HivemindStrategy(SingleDeviceStrategy):
             )
         engine, own = self._engine, [_settings(group) for group in optimizer.param_groups]
         before = engine.local_epoch
-        result = engine.step(closure)
+        assert self._gradients is not None  # since setup_optimizers
+        with self._gradients.counted(closure) as counted:
+            result = engine.step(counted)
         self._taken = engine.local_epoch - before
         # The state of another peer has its learning rate too; here the schedule of this peer is stepped as often.
         for group, settings in zip(optimizer.param_groups, own, strict=True):
@@ -255,16 +264,28 @@ class HivemindStrategy(SingleDeviceStrategy):
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The optimizer's, with the number of steps of all peers."""
-        return {**super().optimizer_state(optimizer), "global_steps": self.global_steps()}
+        state = super().optimizer_state(optimizer)
+        if self._gradients is not None:
+            state = self._gradients.state_dict(state)
+        return {**state, "global_steps": self.global_steps()}
 
     def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         """Load what :meth:`optimizer_state` returned; if other peers are further, the next step loads their state."""
         own = dict(state)
         steps = int(own.pop("global_steps", 0))
-        super().load_optimizer_state(optimizer, own)
-        if self._engine is not None:
-            self._engine.state_averager.local_epoch = steps
-            self._engine.tracker.report_local_progress(local_epoch=steps, samples_accumulated=0)
+        if self._engine is None or self._gradients is None:
+            super().load_optimizer_state(optimizer, own)
+            return
+        with self._gradients.loaded():
+            super().load_optimizer_state(optimizer, own)
+        engine = self._engine
+        engine.state_averager.local_epoch = steps
+        if engine.grad_averager is not None:
+            engine.grad_averager.reset_accumulated_grads_()
+        # Otherwise the tracker takes this peer to be away from the others until it has asked them again, some seconds
+        # later: hivemind discards gradients of the calls until then, or collects them for one step.
+        with engine.tracker.pause_updates():
+            engine.tracker.update_epoch(steps)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from torch_hal.strategies import DDPStrategy as CoreDDPStrategy
 from torch_hal.strategies import Strategy, move_module
 from torch_hal_lightning.arguments import lightning_arguments
 from torch_hal_lightning.parallel import PlannedProcesses
-from torch_hal_lightning.parts import PlannedCheckpointIO, check_optimizers, is_part, launch, reduced
+from torch_hal_lightning.parts import PlannedCheckpointIO, check_optimizers, is_part, launch, load_weights, reduced
 from torch_hal_lightning.planning import Planned, check_plugins, plan_run
 
 __all__ = ["Fabric"]
@@ -115,12 +115,8 @@ class PlannedDDP(PlannedProcesses, DDPStrategy):
         return self.core.module_state(self.core.unwrap_module(module))
 
     def load_module_state_dict(self, module: nn.Module, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Load each process's part; ``strict=False`` for wrapped modules only."""
-        inner = self.core.unwrap_module(module)
-        if strict:
-            self.core.load_module_state(inner, state_dict)
-        else:
-            inner.load_state_dict(state_dict, strict=False)
+        """Load each process's part."""
+        load_weights(self.core, self.core.unwrap_module(module), state_dict, strict)
 
     def get_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """As the strategy has it."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from lightning.fabric.plugins import CheckpointIO as LightningCheckpointIO
 from lightning.fabric.plugins import ClusterEnvironment as LightningEnvironment
+from torch import nn
 
 from torch_hal.checkpoints import CheckpointIO
 from torch_hal.errors import ConfigurationError
@@ -21,6 +23,7 @@ __all__ = [
     "check_optimizers",
     "is_part",
     "launch",
+    "load_weights",
     "reduced",
 ]
 
@@ -222,3 +225,10 @@ def reduced(strategy: Strategy, tensor: Any, reduce_op: Any) -> Any:
     name = "mean" if reduce_op is None else str(reduce_op).rpartition(".")[2].lower()
     with strategy.assume_alike():
         return strategy.reduce(tensor, {"avg": "mean", "product": "prod"}.get(name, name))
+
+
+def load_weights(strategy: Strategy, module: nn.Module, weights: Mapping[str, Any], strict: bool) -> None:
+    """Load what this process holds of ``module``; without ``strict``, only the names that both have."""
+    if not strict:
+        weights = {name: weights.get(name, value) for name, value in module.state_dict().items()}
+    strategy.load_module_state(module, weights)

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch_hal.strategies import DDPStrategy as CoreDDPStrategy
 from torch_hal.strategies import Strategy, desynchronize, move_module
 from torch_hal_lightning.parallel import PlannedProcesses
-from torch_hal_lightning.parts import PlannedCheckpointIO, check_optimizers, is_part, launch, reduced
+from torch_hal_lightning.parts import PlannedCheckpointIO, check_optimizers, is_part, launch, load_weights, reduced
 from torch_hal_lightning.planning import Planned
 from torch_hal_lightning.random_state import RandomStates
 
@@ -189,7 +189,7 @@ class PlannedSharded(PlannedDDP):
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load each process's part."""
         assert self.lightning_module is not None
-        self.core.load_module_state(self.lightning_module, checkpoint["state_dict"])
+        load_weights(self.core, self.lightning_module, checkpoint["state_dict"], strict)
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         """As the strategy has it."""

@@ -32,10 +32,10 @@ def uses(tree: ast.AST) -> list[Use]:
             path = imports.path(node)
             if path and path.rpartition(".")[2] not in MODULES:
                 found.append(Use("names", path.rpartition(".")[2], node.lineno))
-            elif not path and _last_of(node.value) in objects and _first_of(node.value) not in modules:
+            elif (not path and _last_of(node.value) in objects and _first_of(node.value) not in modules) or (
+                node.attr.startswith("_") and _is_state(node.value, imports, objects)
+            ):
                 found.append(Use("members", node.attr, node.lineno))
-            elif node.attr.startswith("_") and _is_state(node.value, imports, objects):
-                found.append(Use("names", node.attr, node.lineno))
         elif isinstance(node, ast.Call) and imports.name(node.func) == "Accelerator":
             found += [Use("constructor", each.arg, each.value.lineno) for each in node.keywords if each.arg is not None]
     found += _scheduled(tree, objects)

@@ -61,6 +61,9 @@ ARGUMENTS = {
 }
 """The sections with the arguments of what is imported."""
 
+USUAL_FABRIC = "fabric"
+"""What scripts call their Fabric; a function may get it as an argument without an annotation."""
+
 CALLED_ON = {"fit_arguments": "trainer", "log_arguments": "self"}
 """The sections with the arguments of several methods, and what these are called on."""
 
@@ -100,6 +103,8 @@ class Imports:
         self._modules = frozenset((*roots, *modules))
         self.paths: dict[str, str] = {}
         self.uses: list[Use] = []
+        self._hidden: set[int] = set()
+        """Names in a function that imports something else by that name: ``import polars as pl``."""
         decided = {id(inner): ast.unparse(test) for test, body in _decided(tree) for inner in ast.walk(body)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
@@ -115,11 +120,16 @@ class Imports:
             elif isinstance(node, ast.ImportFrom) and node.module == RANK_ZERO and ROOTS[0] in roots:
                 zero = [alias.name for alias in node.names if alias.name.startswith("rank_zero")]
                 self.uses += [Use("names", name, node.lineno) for name in zero]
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                others = {name for node in ast.walk(function) for name in _bound(node, roots)} & self.paths.keys()
+                names = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+                self._hidden |= {id(name) for name in names if name.id in others}
 
     def path(self, node: ast.AST) -> str:
         """The path of an expression such as ``pl.callbacks.Timer`` in the library; empty if it is not from there."""
         if isinstance(node, ast.Name):
-            return self.paths.get(node.id, "")
+            return "" if id(node) in self._hidden else self.paths.get(node.id, "")
         if isinstance(node, ast.Attribute):
             outer = self.path(node.value)
             return f"{outer}.{node.attr}" if outer and _last(outer) in self._modules else ""
@@ -205,6 +215,8 @@ class _Reader(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         arguments = [*node.args.posonlyargs, *node.args.args]
         scope = {argument.arg: self._section_of(argument.annotation) for argument in arguments}
+        if scope.get(USUAL_FABRIC) == "" and any(_last(path) == "Fabric" for path in self.imports.paths.values()):
+            scope[USUAL_FABRIC] = "fabric_members"
         if arguments and self.classes and self.classes[-1] and not _is_static(node):
             section = self.classes[-1]
             scope[arguments[0].arg] = section
@@ -229,7 +241,9 @@ class _Reader(ast.NodeVisitor):
         if node is None:
             return ""
         name = self.imports.name(node)
-        return {**BASES, "Trainer": "trainer_members"}.get(name) or self.kinds.get(_last_of(node), "")
+        return {**BASES, "Trainer": "trainer_members", "Fabric": "fabric_members"}.get(name) or self.kinds.get(
+            _last_of(node), ""
+        )
 
     # -- uses ----------------------------------------------------------------------------------------------------
 
@@ -290,6 +304,15 @@ def _hook_arguments(hook: ast.stmt, name: str) -> Iterator[Use]:
     for node in ast.walk(hook.args) if isinstance(hook, ast.FunctionDef) else ():
         if isinstance(node, ast.arg) and re.fullmatch(HOOK_ARGUMENTS.get(node.arg, "(?!)"), name):
             yield Use("hook_arguments", node.arg, node.lineno, name)
+
+
+def _bound(node: ast.AST, roots: Collection[str]) -> list[str]:
+    """What an import of another package binds."""
+    if isinstance(node, ast.Import):
+        return [alias.asname or alias.name for alias in node.names if alias.name.partition(".")[0] not in roots]
+    if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").partition(".")[0] not in roots):
+        return [alias.asname or alias.name for alias in node.names]
+    return []
 
 
 def _decided(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.stmt]]:

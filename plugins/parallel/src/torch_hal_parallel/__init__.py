@@ -9,15 +9,17 @@ from torch_hal.utilities.lazy import lazy_names
 if TYPE_CHECKING:
     from torch_hal_parallel.context import positions
     from torch_hal_parallel.diloco import DiLoCoStrategy
+    from torch_hal_parallel.script_settings import ParallelismConfig
     from torch_hal_parallel.strategy import ModelParallelStrategy
 
-__all__ = ["DiLoCoStrategy", "ModelParallelStrategy", "positions"]
+__all__ = ["DiLoCoStrategy", "ModelParallelStrategy", "ParallelismConfig", "positions"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "DiLoCoStrategy": "torch_hal_parallel.diloco",
         "ModelParallelStrategy": "torch_hal_parallel.strategy",
+        "ParallelismConfig": "torch_hal_parallel.script_settings",
         "positions": "torch_hal_parallel.context",
     },
 )

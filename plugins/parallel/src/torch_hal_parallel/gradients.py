@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import REDUCTIONS
 
-__all__ = ["Line", "clip_norm", "clip_value"]
+__all__ = ["Line", "clip_norm", "clip_value", "sum_parts"]
 
 
 class Line:
@@ -36,6 +36,13 @@ class Line:
     def global_rank(self, rank: int) -> int:
         """The rank among all processes of the one with ``rank`` in this line."""
         return dist.get_global_rank(self.group, rank)
+
+
+def sum_parts(parameters: Iterable[nn.Parameter]) -> None:
+    """Sum gradients of which each process of a tensor parallel layer has a part, as with the style ``"sequence"``."""
+    for one in parameters:
+        if isinstance(one.grad, DTensor) and isinstance(one, DTensor):
+            one.grad = one.grad.redistribute(placements=one.placements)
 
 
 def clip_norm(

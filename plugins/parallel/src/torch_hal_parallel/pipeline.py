@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -21,11 +20,12 @@ from torch_hal_parallel.stages import Stage
 
 __all__ = [
     "SCHEDULES",
+    "LossOf",
+    "Microbatches",
     "Pipeline",
     "check_balance",
     "check_schedule",
     "first_inputs",
-    "microbatches_of",
     "stage_numbers",
 ]
 
@@ -39,6 +39,8 @@ SCHEDULES: Mapping[str, tuple[int, str]] = {
     "dualpipev": (2, "v"),
 }
 """torch's schedules: stages in each process, and how stages follow one another: round and round, or there and back."""
+LossOf = Callable[..., Tensor]
+"""``loss_of(output, *indices)`` returns the loss of the microbatches of these numbers as one, a scalar."""
 T = TypeVar("T")
 NAMES = ("GPipe", "1F1B", "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 
@@ -61,44 +63,58 @@ def stage_numbers(schedule: str, processes: int) -> list[list[int]]:
     return [[rank + turn * processes for turn in range(each)] for rank in range(processes)]
 
 
-def microbatches_of(batch: Any, count: int) -> list[Any]:
-    """``batch`` in ``count`` parts of equal size: all tensors in it with its number of items are split.
+class Microbatches:
+    """A batch in parts of equal size: all tensors in it with its number of items are split.
+
+    Args:
+        batch: A tensor, or a nested structure of tensors.
+        count: The number of parts.
 
     Raises:
         ConfigurationError: The number of items is not divisible.
     """
-    sizes: list[int] = []
 
-    def see(tensor: Tensor) -> Tensor:
-        if tensor.dim():
-            sizes.append(tensor.shape[0])
-        return tensor
+    def __init__(self, batch: Any, count: int) -> None:
+        sizes: list[int] = []
 
-    map_tensors(see, batch)
-    if not sizes or sizes[0] % count:
-        given = f"of {sizes[0]} items" if sizes else "without a tensor"
-        raise ConfigurationError(
-            f"microbatches={count}: a batch {given} cannot be split. Choose a divisor of the batch size as "
-            "microbatches, and drop_last=True in the DataLoader if the last batch is smaller."
-        )
-    size = sizes[0]
+        def see(tensor: Tensor) -> Tensor:
+            if tensor.dim():
+                sizes.append(tensor.shape[0])
+            return tensor
 
-    def part(index: int, tensor: Tensor) -> Tensor:
-        is_split = tensor.dim() and tensor.shape[0] == size
-        return tensor.chunk(count)[index] if is_split else tensor
+        map_tensors(see, batch)
+        if not sizes or sizes[0] % count:
+            given = f"of {sizes[0]} items" if sizes else "without a tensor"
+            raise ConfigurationError(
+                f"microbatches={count}: a batch {given} cannot be split. Choose a divisor of the batch size as "
+                "microbatches, and drop_last=True in the DataLoader if the last batch is smaller."
+            )
+        self._batch, self._count, self._size = batch, count, sizes[0]
 
-    return [map_tensors(partial(part, index), batch) for index in range(count)]
+    def __call__(self, *indices: int) -> Any:
+        """The parts of these numbers, as one."""
+
+        def part(tensor: Tensor) -> Tensor:
+            if not tensor.dim() or tensor.shape[0] != self._size:
+                return tensor
+            chunks = tensor.chunk(self._count)
+            return chunks[indices[0]] if len(indices) == 1 else torch.cat([chunks[index] for index in indices])
+
+        return map_tensors(part, self._batch)
 
 
 class _TracelessStage(PipelineStage):
     """Torch's stage, which learns the shapes of its output by running a separate forward pass on any values.
 
-    That pass must not change buffers, such as the statistics of batch norm: a resumed run has one more of them.
+    That pass must not change buffers, such as the statistics of batch norm: a resumed run has one more of them. Nor
+    must the user's loss be computed of it, with what it logs.
     """
 
     def _compute_outputs(self, *args: Any, module: nn.Module, **kwargs: Any) -> Any:
         copies = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        return functional_call(module, copies, args, kwargs)
+        output = functional_call(module, copies, args, kwargs)
+        output.has_any_values = True
+        return output
 
 
 class Pipeline:
@@ -121,7 +137,10 @@ class Pipeline:
             number: rank for rank, own in enumerate(stage_numbers(schedule, line.world_size)) for number in own
         }
         self._schedules: dict[Any, Any] = {}
-        self._loss_of: Callable[[Tensor, int], Tensor] | None = None
+        self._loss_of: LossOf | None = None
+        self._steps, self._may_compare = 0, microbatches > 1
+        self.ends: dict[int, tuple[Tensor, Tensor]] = {}
+        """Output and loss of the first and the last microbatch of a step in which losses are compared."""
 
     @property
     def has_last(self) -> bool:
@@ -130,13 +149,21 @@ class Pipeline:
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def forward_backward(self, inputs: Sequence[Any], loss_of: Callable[[Tensor, int], Tensor]) -> Tensor:
+    @property
+    def compares(self) -> bool:
+        """Whether the losses of this step are compared, in every process: in the steps 1, 2, 4, 8, ..."""
+        return self._may_compare and self._steps & (self._steps - 1) == 0
+
+    def stop_comparing(self) -> None:
+        """Compare no more losses: the user knows."""
+        self._may_compare = False
+
+    def forward_backward(self, inputs: Sequence[Any], loss_of: LossOf) -> Tensor:
         """Run a batch forward and backward through all stages; gradients are added to those of the parameters.
 
         Args:
             inputs: Those of the model, for the whole batch; every process passes them.
-            loss_of: ``loss_of(output, index)`` returns the loss of a microbatch, a scalar; called in the process with
-                the last stage only.
+            loss_of: Called with each microbatch, in the process with the last stage only.
 
         Returns:
             The mean of the losses, equal in every process, without a graph.
@@ -144,6 +171,8 @@ class Pipeline:
         count = self.microbatches
         schedule = self._schedule_for(inputs)
         self._loss_of = loss_of
+        self._steps += 1
+        self.ends.clear()
         losses: list[Tensor] = []
         try:
             given = tuple(inputs) if 0 in self.stages else ()
@@ -161,7 +190,7 @@ class Pipeline:
         """Torch's schedule for inputs of these shapes: it keeps buffers of their sizes."""
         key = tuple((tuple(one.shape), one.dtype) if isinstance(one, Tensor) else None for one in inputs)
         if key not in self._schedules:
-            microbatches_of(inputs, self.microbatches)  # refuses what cannot be split
+            Microbatches(inputs, self.microbatches)  # refuses what cannot be split
             total = len(self._owners)
             made = [
                 _TracelessStage(stage, number, total, self._device, group=self.line.group)
@@ -177,9 +206,13 @@ class Pipeline:
         return self._schedules[key]
 
     def _loss(self, output: Tensor, index: Tensor) -> Tensor:
-        if output.is_meta or self._loss_of is None:  # torch asks for shapes only
+        if output.is_meta or hasattr(output, "has_any_values") or self._loss_of is None:  # torch asks for shapes only
             return output.float().sum()
-        return self._loss_of(output, int(index)) / self.microbatches
+        number = int(index)
+        loss = self._loss_of(output, number)
+        if self.compares and number in (0, self.microbatches - 1):
+            self.ends[number] = (output.detach(), loss.detach())
+        return loss / self.microbatches
 
     def from_last(self, obj: T) -> T:
         """``obj`` of the process with the last stage, in every process."""

@@ -35,19 +35,18 @@ from torch_hal.strategies.sharding import (
 from torch_hal_parallel.arguments import check_used
 from torch_hal_parallel.context import SequenceSplit
 from torch_hal_parallel.divided import Divided, division_of, record
-from torch_hal_parallel.gradients import Line, clip_norm, clip_value
+from torch_hal_parallel.gradients import Line, clip_norm, clip_value, sum_parts
 from torch_hal_parallel.pipeline import (
     Pipeline,
     check_balance,
     check_schedule,
     first_inputs,
-    microbatches_of,
     stage_numbers,
 )
 from torch_hal_parallel.placing import bring, check_alone, find_model, inside, plan_for_present
 from torch_hal_parallel.stages import Stage, check_pipeline_plan, find_parts, stage_ranges
 from torch_hal_parallel.state import OwnParameters, gather_states, load_module, load_optimizer, whole_tensors
-from torch_hal_parallel.whole_step import StepWithoutCollectives, pipelined_step
+from torch_hal_parallel.whole_step import StepWithoutCollectives, pipelined_step, step_of_loop
 
 __all__ = ["ModelParallelStrategy"]
 
@@ -374,6 +373,7 @@ class ModelParallelStrategy(StepWithoutCollectives):
         if self._is_paused:
             return
         parameters = [one for module in self._modules for one in module.parameters() if not one.is_meta]
+        sum_parts(parameters)
         for name in ("context", "data"):
             if self._size[name] > 1:
                 average_gradients(parameters, self._lines[name])
@@ -401,25 +401,21 @@ class ModelParallelStrategy(StepWithoutCollectives):
             inputs: What it is called with: a tensor, or a tuple of arguments.
             targets: A tensor, or a nested structure of tensors; the second argument of ``loss_fn``.
             loss_fn: ``loss_fn(output, targets)`` returns the mean loss of the items it is called with, a scalar. A
-                pipeline calls it for each microbatch, in the process with the last stage.
+                pipeline calls it for each microbatch, in the process with the last stage. In the steps 1, 2, 4, 8, ...
+                it also calls it with two microbatches together.
 
         Returns:
             The mean loss of the batch, without a graph.
 
         Raises:
-            ConfigurationError: The batch cannot be split into microbatches.
+            ConfigurationError: The batch cannot be split into microbatches, or its loss is a sum.
         """
         args = inputs if isinstance(inputs, tuple) else (inputs,)
         if self._pipeline is None:
             loss = loss_fn(module(*args), targets)
             self.backward(loss)
             return loss.detach()
-        targets_of = microbatches_of(targets, self._pipeline.microbatches)
-        loss = self._pipeline.forward_backward(
-            args, lambda output, index: self.alone(loss_fn, output, targets_of[index])
-        )
-        self.average()
-        return loss
+        return step_of_loop(self, self._pipeline, args, targets, loss_fn)
 
     def manual_gradients(self, module: nn.Module) -> ManualGradients:
         """See the base class.
@@ -469,7 +465,7 @@ class ModelParallelStrategy(StepWithoutCollectives):
             ConfigurationError: One has already stepped.
         """
         for optimizer in optimizers:
-            self._followed.follow(optimizer, self.name)
+            self._followed.follow(optimizer, self.name, self.mesh["tensor"] if self._size["tensor"] > 1 else None)
             self._own.keep(optimizer)
         return super().setup_optimizers(optimizers)
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from torch_hal.errors import ConfigurationError
-from torch_hal.random import get_rng_state
 from torch_hal.strategies import (
     LoggedValue,
     ProcessGroupStrategy,
@@ -20,12 +19,13 @@ from torch_hal.strategies import (
     compose_training_step,
     reduce_logged,
 )
-from torch_hal_parallel.pipeline import Pipeline, first_inputs, microbatches_of
+from torch_hal_parallel.pipeline import Microbatches, Pipeline, first_inputs
+from torch_hal_parallel.weighing import check_loss, differ, generators
 
 if TYPE_CHECKING:
     from torch_hal_parallel.strategy import ModelParallelStrategy
 
-__all__ = ["StepWithoutCollectives", "pipelined_step"]
+__all__ = ["StepWithoutCollectives", "pipelined_step", "step_of_loop"]
 
 T = TypeVar("T")
 
@@ -117,21 +117,21 @@ def pipelined_step(
         nonlocal checked
         del scaled
         batch, batch_idx, loss = pending.pop()
-        before = None if checked else _generators(strategy)
+        before = None if checked else generators(strategy)
         inputs = _inputs(strategy, forward, batch, batch_idx)
-        if before is not None and _differ(before, _generators(strategy)):
+        if before is not None and differ(before, generators(strategy)):
             raise ConfigurationError(
                 "training_step: draws random numbers before it calls the model, and a pipeline runs it again for each "
                 "microbatch. Draw them in the data set, or after the call."
             )
         checked = True
-        batches = microbatches_of(batch, pipeline.microbatches)
+        batches = Microbatches(batch, pipeline.microbatches)
         logged: list[LoggedValue] = []
 
-        def loss_of(output: Tensor, index: int) -> Tensor:
+        def loss_of(output: Tensor, *indices: int) -> Tensor:
             given = strategy.model_calls(lambda *args, **kwargs: output)
             with given, collect_logs(logged.append), strategy.no_collectives():
-                found = forward(batches[index], batch_idx)
+                found = forward(batches(*indices), batch_idx)
             if found is None:
                 raise ConfigurationError(
                     "training_step: returned None for a microbatch, which a pipeline cannot skip. Return a loss."
@@ -141,6 +141,7 @@ def pipelined_step(
         loss.copy_(pipeline.forward_backward(inputs, loss_of) * options.accumulate)
         strategy.average()
         values = pipeline.from_last(_reduced(logged))
+        check_loss(strategy, pipeline, loss_of, "training_step", options.module.module)
         if values:
             owner: Any = options.module.module
             log = owner.log  # of the user's Module; what has logged is one
@@ -158,6 +159,25 @@ def pipelined_step(
         clip_gradients=clip_gradients,
         no_sync=strategy.no_sync,
     )
+
+
+def step_of_loop(
+    strategy: ModelParallelStrategy,
+    pipeline: Pipeline,
+    inputs: Sequence[Any],
+    targets: Any,
+    loss_fn: Callable[[Any, Any], Tensor],
+) -> Tensor:
+    """One batch of the user's own loop; returns its mean loss, without a graph."""
+    targets_of = Microbatches(targets, pipeline.microbatches)
+
+    def loss_of(output: Tensor, *indices: int) -> Tensor:
+        return strategy.alone(loss_fn, output, targets_of(*indices))
+
+    loss = pipeline.forward_backward(inputs, loss_of)
+    check_loss(strategy, pipeline, loss_of, "loss_fn", loss_fn)
+    strategy.average()
+    return loss
 
 
 def _reduced(logged: Sequence[LoggedValue]) -> list[tuple[str, Any, dict[str, Any]]]:
@@ -191,15 +211,3 @@ def _inputs(
     raise ConfigurationError(
         "training_step: did not call the model that is a pipeline. Call it once, or name another as model='name'."
     )
-
-
-def _generators(strategy: ModelParallelStrategy) -> Mapping[str, Any]:
-    return get_rng_state(strategy.accelerator, strategy.root_device)
-
-
-def _differ(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return not torch.equal(one, other)
-    if isinstance(one, Mapping):
-        return any(_differ(value, other[name]) for name, value in one.items())
-    return False

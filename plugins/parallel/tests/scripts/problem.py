@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor.parallel import SequenceParallel
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 from torch_hal_parallel import positions
 
@@ -32,6 +33,17 @@ class Embedding(nn.Module):
         return embedded
 
 
+class Scale(nn.Module):
+    """For each head: of those in this process."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
 class Block(nn.Module):
     """One layer; its heads may be divided."""
 
@@ -44,12 +56,14 @@ class Block(nn.Module):
         self.key = nn.Linear(width, width, bias=False)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.head = width // HEADS
+        self.scale = Scale(self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.before(x)
         query, key, value = (
             layer(inner).unflatten(-1, (-1, self.head)).transpose(1, 2) for layer in (self.query, self.key, self.value)
         )
+        query = self.scale(query)
         x = x + self.out(scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2))
         y: Tensor = x + self.noise(self.down(gelu(self.up(self.between(x)))))
         return y
@@ -58,7 +72,8 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Some layers, for texts of twelve tokens."""
 
-    tensor_parallel_plan: ClassVar[dict[str, str]] = {
+    tensor_parallel_plan: ClassVar[dict[str, Any]] = {
+        "layers.*.scale": SequenceParallel(sequence_dim=1, use_local_output=True),
         **{f"layers.*.{name}": "colwise" for name in ("query", "key", "value", "up")},
         **{f"layers.*.{name}": "rowwise" for name in ("out", "down")},
     }

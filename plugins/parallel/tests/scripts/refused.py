@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from problem import Transformer, batch_of, loss_of, make, say
+from problem import Transformer, batch_of, loss_of, make, say, train
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal_parallel import ModelParallelStrategy
+from torch_hal_parallel import DiLoCoStrategy, ModelParallelStrategy
 
 import torch_hal
 from torch_hal import Runtime
@@ -52,9 +52,9 @@ class Averaged(torch_hal.Module):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def averaged(callback: torch_hal.Callback) -> None:
+def averaged(callback: torch_hal.Callback, strategy: Any = None) -> None:
     quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
-    strategy = ModelParallelStrategy(pipeline=2, microbatches=2)
+    strategy = strategy or ModelParallelStrategy(pipeline=2, microbatches=2)
     trainer = torch_hal.Trainer(
         max_epochs=2, accelerator="cpu", devices=2, strategy=strategy, callbacks=callback, **quiet
     )
@@ -102,9 +102,15 @@ with Runtime(accelerator="cpu", devices=2, strategy=ModelParallelStrategy(contex
     tried("divided otherwise", runtime.prepare, spread)
 tried("average", averaged, EMAWeightAveraging())
 tried("weight averaging", averaged, WeightAveraging())
+tried("own weights", averaged, EMAWeightAveraging(), DiLoCoStrategy(sync_every=2))
 tried("stochastic", averaged, StochasticWeightAveraging(swa_lrs=0.01))
 uneven = ModelParallelStrategy(tensor=2, tensor_parallel_plan={"0": "colwise", "1": "rowwise"})
 with Runtime(accelerator="cpu", devices=2, strategy=uneven) as runtime:
     runtime.launch()
     tried("uneven", runtime.prepare, nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 4)))
+plan = {name: style for name, style in Transformer.tensor_parallel_plan.items() if isinstance(style, str)}
+with Runtime(
+    accelerator="cpu", devices=2, strategy=ModelParallelStrategy(tensor=2, tensor_parallel_plan=plan)
+) as runtime:
+    tried("apart", train, runtime, *runtime.prepare(*make()))
     say(runtime, said)

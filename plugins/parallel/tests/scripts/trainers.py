@@ -46,6 +46,10 @@ class Lesson(torch_hal.Module):
     def validation_step(self, batch: tuple[Tensor], batch_idx: int) -> None:
         self.log("val", self._loss(batch))
 
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            said[f"{name} first"] = self.trainer.callback_metrics["train_epoch"].item()
+
     def _loss(self, batch: tuple[Tensor]) -> Tensor:
         text = batch[0]
         return cross_entropy(self.model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch_hal.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError
 from torch_hal.hints.argument_checks import check_count
 from torch_hal.strategies import SingleDeviceStrategy, StrategyParts
-from torch_hal.strategies.store.run_store import host_store
+from torch_hal.strategies.store.tcp_store import host_store
 
 __all__ = ["TorchFTStrategy"]
 

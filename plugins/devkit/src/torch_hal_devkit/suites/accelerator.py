@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar
 
 import pytest
 
 from torch_hal import Request, resolve
+from torch_hal.discovery.registry import Registry
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.suites.base import Suite
 from torch_hal_devkit.suites.collectives import CollectiveTests
@@ -24,7 +26,7 @@ from torch_hal_devkit.suites.modules import ModuleTests
 from torch_hal_devkit.suites.steps import StepTests
 from torch_hal_devkit.suites.training import TrainingTests
 
-__all__ = ["AcceleratorSuite", "counted", "present_accelerator"]
+__all__ = ["AcceleratorSuite", "counted", "named_accelerator", "present_accelerator"]
 
 
 class AcceleratorSuite(
@@ -75,5 +77,18 @@ def counted(backend: BackendUnderTest) -> int | None:
 
 def present_accelerator(backend: BackendUnderTest) -> BackendUnderTest:
     """What ``accelerator="auto"`` means on this machine, for the suites of other kinds."""
-    plan = resolve(Request.read(environ=backend.environ), backend.registry)
-    return BackendUnderTest.find("accelerator", plan.accelerator.name, backend.environ)
+    return _accelerator("auto", tuple(backend.environ.items()))
+
+
+def named_accelerator(name: str, backend: BackendUnderTest) -> BackendUnderTest:
+    """The accelerator of that name, for the suites of other kinds."""
+    return _accelerator(name, tuple(backend.environ.items()))
+
+
+@cache  # asking the machine takes longer than most tests
+def _accelerator(name: str, environ: tuple[tuple[str, str], ...]) -> BackendUnderTest:
+    variables = dict(environ)
+    if name == "auto":
+        registry = Registry.read(variables, is_trusted=True)
+        name = resolve(Request.read(environ=variables), registry).accelerator.name
+    return BackendUnderTest.find("accelerator", name, variables)

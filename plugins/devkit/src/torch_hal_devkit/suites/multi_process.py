@@ -25,6 +25,8 @@ StartCommand = Callable[[int], Sequence[str]]
 """The command that starts a number of processes; the command that each process runs is appended to it."""
 
 _DONE = pytest.StashKey[dict[str, Outcome]]()
+_PRECISIONS = pytest.StashKey[dict[str, list[str]]]()
+"""By arguments, what :meth:`MultiProcessTests.run_precisions` found: a test takes longer to ask than to check."""
 
 MULTI_DEVICE = tier("T3", needs=("collectives",), tried=False)
 """The mark of a test that needs two devices or more."""
@@ -129,6 +131,7 @@ class MultiProcessTests:
     def run_precisions(
         self,
         backend: BackendUnderTest,
+        pytestconfig: pytest.Config,
         arguments: Mapping[str, Any],
         device_counts: Mapping[str, int | str],
         launches_processes: bool,
@@ -136,11 +139,15 @@ class MultiProcessTests:
         """Further precisions to train in: core's own that are supported, except ``32-true``."""
         made_here = (device_counts["multi_device"] if launches_processes else 1, device_counts["one_device"])
         arguments = {**arguments, "devices": next((count for count in made_here if isinstance(count, int)), 1)}
-        return [
-            name
-            for name in TOLERANCES
-            if name != "32-true" and _is_supported(backend, {**arguments, "precision": name})
-        ]
+        known = pytestconfig.stash.setdefault(_PRECISIONS, {})
+        key = json.dumps([dict(arguments), dict(backend.environ)], default=repr)
+        if key not in known:
+            known[key] = [
+                name
+                for name in TOLERANCES
+                if name != "32-true" and _is_supported(backend, {**arguments, "precision": name})
+            ]
+        return known[key]
 
     @pytest.fixture
     def launches_processes(self) -> bool:

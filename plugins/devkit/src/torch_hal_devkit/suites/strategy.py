@@ -16,7 +16,7 @@ from torch_hal.errors import ConfigurationError, CoreError
 from torch_hal.strategies import ProcessGroupStrategy, Strategy
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.marks import not_run, skip_by_declaration, tier
-from torch_hal_devkit.suites.accelerator import counted, present_accelerator
+from torch_hal_devkit.suites.accelerator import counted, named_accelerator, present_accelerator
 from torch_hal_devkit.suites.base import Suite
 from torch_hal_devkit.suites.collectives import CollectiveTests
 from torch_hal_devkit.suites.contract_of_runs import ContractOfRunsTests
@@ -99,7 +99,7 @@ class StrategySuite(
         """The accelerator of the runs: the first available one that the strategy supports, or that of ``"auto"``."""
         if declared.accelerators is None:
             return present_accelerator(backend)
-        supported = (BackendUnderTest.find("accelerator", name, backend.environ) for name in declared.accelerators)
+        supported = (named_accelerator(name, backend) for name in declared.accelerators)
         found = next((accelerator for accelerator in supported if counted(accelerator) != 0), None)
         if found is None:
             not_run(f"none of the supported accelerators ({', '.join(declared.accelerators)}) is available")
