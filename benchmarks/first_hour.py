@@ -41,6 +41,7 @@ NEEDS = {
     "checkpoint-authors.md": ["safetensors"],
     "conformance.md": ["torch-hal-devkit"],
     "environment-authors.md": ["torch-hal-devkit"],
+    "memory.md": ["torch-hal-tools", "torch-hal-fsdp"],
     "migrating-from-accelerate.md": ["torch-hal-migrate"],
     "migrating-from-lightning.md": ["torch-hal-migrate"],
 }

@@ -300,7 +300,7 @@ def _meet(cell: Cell, rank: int, take: Connection, tell: Connection) -> Any:
     """Set the variables that torchrun would; returns the store, in the process that serves it."""
     store = None
     if rank == 0:
-        from core.strategies.store.run_store import host_store
+        from core.strategies.store.tcp_store import host_store
 
         store = host_store("127.0.0.1")
         for _ in range(cell.ranks - 1):

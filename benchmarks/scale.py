@@ -24,7 +24,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from core import Request, resolve
 from core.plan import Plan
 from core.strategies.meeting_point import meet
-from core.strategies.store import run_store
+from core.strategies.store import tcp_store
 from core.strategies.store.notes import Board, Peers
 
 LIMIT = timedelta(minutes=10)
@@ -114,14 +114,14 @@ def simulate(size: int, late: float = 0.0) -> dict[str, Any]:
         size: Number of ranks.
         late: Seconds that the last rank comes later than the others.
     """
-    server = run_store.host_store("127.0.0.1", timeout=LIMIT)
+    server = tcp_store.host_store("127.0.0.1", timeout=LIMIT)
     counts: list[dict[str, tuple[Counter[str], int, float]]] = [{} for _ in range(size)]
     failures: list[BaseException] = []
     start = threading.Barrier(size)
 
     def run(rank: int) -> None:
         try:
-            store = CountingStore(run_store.connect_store("127.0.0.1", server.port, timeout=LIMIT))
+            store = CountingStore(tcp_store.connect_store("127.0.0.1", server.port, timeout=LIMIT))
             start.wait(LIMIT.total_seconds())
             began = time.monotonic()
 
