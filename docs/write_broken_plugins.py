@@ -65,7 +65,7 @@ def _row(kind: str, listed: tuple[Any, Any], answers: Any, clean: Any) -> str:
     after = {name: answers["name"][name] for name in clean["one"]} == clean["one"]
     error = answers["name"]["error"]
     if kind in HARMLESS_BY_NAME and not error:
-        by_name = "trains: what is broken is not called"
+        by_name = "trains: the broken part is not called"
     else:
         by_name = _or_bold(facts.cause in error, f"refused: `{facts.cause}`", f"another cause: {error[:100]!r}")
     cells = (
