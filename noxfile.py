@@ -26,6 +26,7 @@ nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "docs", "tests"]
+os.environ.pop("PYTHONUNBUFFERED", None)  # with it, print writes in pieces, and those of several processes mix
 
 HERE = Path(__file__).parent
 TORCH_ENVIRONMENT = HERE / ".nox" / "torch"
@@ -34,7 +35,7 @@ GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PLUGINS = sorted(path.parent.name for path in HERE.glob("plugins/*/pyproject.toml"))
 DEVKIT = ("--editable", str(HERE / "plugins" / "devkit"))
 """What installs the conformance kit, with which plugins and core's own backends are tested."""
-TOOLS = (*DEVKIT, "--editable", str(HERE / "plugins" / "migrate"))
+TOOLS = (*DEVKIT, *(part for name in ("migrate", "tools") for part in ("--editable", str(HERE / "plugins" / name))))
 """What installs the packages without backends, which add verbs: core's tests use them."""
 ENGINES = ("bagua", "deepspeed", "fsdp", "horovod")
 """Plugins with strategies on a training engine."""
@@ -46,14 +47,12 @@ LONGEST = ("devkit", "fsdp", "bagua", "cuda", "hpu")
 """The plugins whose tests take longest: they start first, so that none runs alone at the end."""
 MANY_PROCESSES = {
     "PYTHONDONTWRITEBYTECODE": "",
-    "PYTHONUNBUFFERED": "",
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "PYTHONPATH": str(HERE / "tests" / "starting"),
 }
-"""Environment variables for commands that start many processes: they keep core's bytecode and write whole lines,
-whatever the machine sets; numpy and torch start no threads; and ``tests/starting`` makes processes that train start
-fast."""
+"""Environment variables for commands that start many processes: they keep core's bytecode, whatever the machine sets;
+numpy and torch start no threads; and ``tests/starting`` makes processes that train start fast."""
 INSTALLED: set[Path] = set()
 """The folders and environments that this run has created or updated."""
 
@@ -102,6 +101,16 @@ def programs(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def tools(session: nox.Session) -> None:
+    """Install Optuna, huggingface_hub and an SSH server, and run the tests of plugins/tools on these."""
+    python = torch_python(session)
+    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, *group("search", "hub", "ssh"))
+    with session.chdir("plugins/tools"):
+        tests = (f"tests/test_{name}.py" for name in ("search", "push", "ssh"))
+        session.run(python, "-m", "pytest", "-n", "2", *tests, *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run the quick tests of core: those that take seconds."""
     # Most tests wait for processes, so four workers run well on two cores. Neighbouring tests go to the same worker,
@@ -140,7 +149,9 @@ def plugins(session: nox.Session) -> None:
     arguments = ("-n", "2", "--dist", "loadfile", *options)
     ordered = sorted(names, key=[*LONGEST, *PLUGINS].index)
     with forks(python, MANY_PROCESSES) as env:
-        side_by_side(session, (plugin_tests(session, python, name, *arguments, env=env) for name in ordered))
+        # Their tests wait for processes about half of the time: three plugins keep two cores busy.
+        runs = (plugin_tests(session, python, name, *arguments, env=env) for name in ordered)
+        side_by_side(session, runs, at_a_time=3)
 
 
 class Run(NamedTuple):
@@ -157,7 +168,7 @@ class Run(NamedTuple):
 def plugin_tests(session: nox.Session, python: str, name: str, *arguments: str, env: Mapping[str, str]) -> Run:
     """pytest with ``arguments`` for a plugin, installed next to core, the devkit and the simulated hardware."""
     # The tools are in the environment already: what is installed twice is a warning in listings.
-    plugin = [] if name in ("devkit", "migrate") else [installed(session, python, name, f"plugins/{name}")]
+    plugin = [] if name in ("devkit", "migrate", "tools") else [installed(session, python, name, f"plugins/{name}")]
     simulated = installed(session, python, "simulated", *(f"tests/vendor/{project}" for project in SIMULATED))
     path = os.pathsep.join([*map(str, (*plugin, simulated)), env["PYTHONPATH"]])
     return Run(name, (python, "-m", "pytest", *arguments), HERE / "plugins" / name, {**env, "PYTHONPATH": path})
@@ -489,8 +500,12 @@ def on_engine(session: nox.Session, name: str) -> None:
 
 @nox.session(venv_backend="none")
 def ray(session: nox.Session) -> None:
-    """Run the plugin's tests on Ray itself, with several nodes on this machine."""
+    """Run the plugin's tests on Ray itself, with several nodes on this machine; and those of Ray Tune's callback."""
     on_engine(session, "ray")
+    python = engine_python(session, "ray")
+    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, "ray[tune]", "--editable", "plugins/tools")
+    session.chdir("plugins/tools")
+    session.run(python, "-m", "pytest", "tests/test_search.py", "-k", "ray")
 
 
 @nox.session(venv_backend="none")
@@ -535,6 +550,14 @@ def strategies(session: nox.Session) -> None:
     scripts = ("matrix", "compare", "costs", "overhead_engines")
     for script in session.posargs or scripts:
         session.run(python, f"benchmarks/{script}.py", "--write", "docs/strategies.md")
+
+
+@nox.session(venv_backend="none")
+def estimates(session: nox.Session) -> None:
+    """Compare torch-hal estimate with what trainings hold, on their engines, and write the table of docs/memory.md."""
+    python = engines_python(session)
+    session.run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--editable", "plugins/tools")
+    session.run(python, "benchmarks/estimates.py", *(session.posargs or ("--write", "docs/memory.md")))
 
 
 @nox.session(venv_backend="none")
