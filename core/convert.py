@@ -9,16 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .commands.verb_parser import VerbParser
 from .errors import CheckpointError, CoreError, quoted
 from .hints.argument_checks import is_url
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-__all__ = ["convert", "main"]
+__all__ = ["convert", "main", "read_parts", "write_weights"]
 
 _SUFFIX = ".safetensors"
 
@@ -40,24 +37,50 @@ def convert(path: str | os.PathLike[str], file: str | os.PathLike[str] | None = 
             ``file`` already exists or cannot be written.
     """
     from .checkpoints import TorchCheckpointIO, store_of
-    from .checkpoints.foreign import load_any, load_whole
-    from .runtime.checkpoint.saving import save_tensors
 
     given = os.fspath(path)
     target = os.fspath(file or (f"{given.rstrip('/')}.pt" if is_url(given) else f"{os.path.normpath(given)}.pt"))
     if store_of(target).exists():
         raise CheckpointError(f"file={target!r} already exists. Choose another path, or remove the file first.")
     weights_only = target.endswith(_SUFFIX)
-    parts = load_any(lambda: load_whole(path), path, weights_only, complete=not weights_only)
+    parts = read_parts(path, weights_only)
     if weights_only:
-        save_tensors(_weights(parts, given), target)
+        write_weights(parts, given, target)
     else:
         TorchCheckpointIO().save_checkpoint(parts, target)
     return target
 
 
-def _weights(parts: dict[str, Any], path: str) -> dict[str, Tensor]:
+def read_parts(path: str | os.PathLike[str], weights_only: bool = False) -> dict[str, Any]:
+    """Read the parts of the checkpoint at ``path``, by name. Every tensor is whole and on the CPU.
+
+    Args:
+        path: As in :func:`convert`.
+        weights_only: Whether only the weights are read from a directory of another library. Otherwise a part that
+            cannot be read is an error.
+
+    Raises:
+        CheckpointError: The checkpoint is missing, uncommitted or damaged, or has a part that cannot be read.
+    """
+    from .checkpoints.foreign import load_any, load_whole
+
+    return load_any(lambda: load_whole(path), path, weights_only, complete=not weights_only)
+
+
+def write_weights(parts: dict[str, Any], path: str, file: str | os.PathLike[str]) -> None:
+    """Write the weights among ``parts`` to ``file`` in safetensors' format.
+
+    Args:
+        parts: Of one checkpoint, as :func:`read_parts` returns them.
+        path: Where they were read, for messages.
+        file: The file to write; it is complete or does not exist.
+
+    Raises:
+        CheckpointError: There are no weights of one module, or ``file`` cannot be written.
+    """
     from torch import Tensor
+
+    from .runtime.checkpoint.saving import save_tensors
 
     def is_state(value: Any) -> bool:
         return isinstance(value, dict) and bool(value) and all(isinstance(each, Tensor) for each in value.values())
@@ -69,8 +92,7 @@ def _weights(parts: dict[str, Any], path: str) -> dict[str, Tensor]:
             f"{path}: a {_SUFFIX} file holds the weights of one module, and this checkpoint has "
             f"{quoted(names) if names else 'none'}. Give FILE another suffix: then it holds all parts."
         )
-    weights: dict[str, Tensor] = parts[names[0]]
-    return weights
+    save_tensors(parts[names[0]], file)
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "python -m core.convert") -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from .commands.terminal import Style, is_terminal, width_of
 from .commands.verb_parser import VerbParser
 from .discovery.metadata import check_before_torch, check_needs
+from .environments.local import own_environ
 from .errors import CoreError
 from .kinds import KINDS
 
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     parser = VerbParser(
         program,
         description="Show what would run for these arguments, and why. Nothing is started. Every argument defaults to "
-        "'auto', for which the environment variable is read, if there is one, before torch-hal chooses.",
+        "'auto', for which torch-hal reads the environment variable, then the config file, before it chooses.",
         epilog=f"example: {program} --accelerator cpu --devices 2 --precision bf16-mixed",
     )
     for kind in KINDS.values():
@@ -41,14 +42,17 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     parser.add_argument("--num-nodes", default="auto", metavar="N", help="number of machines (CORE_NUM_NODES)")
     imports = "modules to import first, separated by commas (CORE_IMPORT)"
     parser.add_argument("--import-modules", metavar="NAMES", help=imports)
+    parser.add_argument("--config", metavar="FILE", help="a config file (CORE_CONFIG)")
     parser.add_argument("--json", action="store_true", help="print the Plan as JSON")
     options = vars(parser.read(arguments))
-    as_json = options.pop("json")
+    as_json, config = options.pop("json"), options.pop("config")
     try:
         check_before_torch(os.environ)
         from .plan import Request, resolve
+        from .plan.config_file import with_config
 
-        plan = resolve(Request.read(**options))
+        environ = None if config is None else with_config(own_environ(), config)
+        plan = resolve(Request.read(environ=environ, **options))
         for name, choice in plan.choices().items():
             check_needs(f"{KINDS[name].title} {choice.name!r}", choice.origin.partition(" ")[0])
     except CoreError as error:

@@ -33,7 +33,7 @@ class Kind:
         self.title = title
         """The name in running text and, in capitals, in headings: ``accelerator``."""
         self.description = description
-        """What a backend of this kind is, in a short phrase."""
+        """A short phrase for a backend of this kind."""
         self.variable = variable
         """The environment variable that is read if the argument is ``"auto"``; empty if there is none."""
         self.default = default

@@ -23,12 +23,13 @@ MAX_SEED = 2**32 - 1
 """The largest seed that all generators accept; numpy has the smallest range."""
 
 
-def seed_everything(seed: int | None = None, workers: bool = True) -> int:
+def seed_everything(seed: int | None = None, workers: bool = True, verbose: bool = False) -> int:
     """Seed the generators of Python, numpy (if installed) and torch, on every device.
 
     Args:
         seed: An integer from 0 to 2**32 - 1; ``None`` for 0.
         workers: Only ``True``: each worker of a DataLoader has its own seed, which follows torch's.
+        verbose: Whether the seed is logged, at level INFO.
 
     Returns:
         The seed.
@@ -48,6 +49,8 @@ def seed_everything(seed: int | None = None, workers: bool = True) -> int:
 
         np.random.seed(seed)  # the global generator, which data sets use
     torch.manual_seed(seed)
+    if verbose:
+        logger.info("the seed is %d", seed)
     return seed
 
 

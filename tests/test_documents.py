@@ -22,8 +22,8 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md",
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 
 
-QUICK = ("README.md", "index.md", "five-minutes.md")
-"""The pages that a newcomer reads first; the others are marked slow."""
+QUICK = ("README.md", "index.md", "five-minutes.md", "migrating-from-lightning.md", "migrating-from-accelerate.md")
+"""The pages that a newcomer reads first, and those that a script writes in part; the others are marked slow."""
 ELSEWHERE = {"vendors.md"}
 """``plugins/devkit/tests/test_new_plugin.py`` runs its commands, with an installation between them."""
 RUN = [

@@ -9,11 +9,14 @@ import difflib
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 
 from core import kinds, specs
 from core.kinds import CLASS_KINDS, KINDS
@@ -180,6 +183,57 @@ def test_the_public_api_is_as_written() -> None:
         if not line.startswith(("---", "+++", "@@"))
     ]
     assert not difference, "\n".join([REMEDY, *difference])
+
+
+def entries(lines: Iterable[str]) -> set[str]:
+    """The names, attributes and fields that lines of the file describe, without signatures and types."""
+    plain = (re.sub(r"^((abstract|class|classmethod|staticmethod) )+", "", line) for line in lines)
+    return {re.split(r": | is |(?<!Spec)\(", line)[0].replace("...)", "") for line in plain}
+
+
+def removed(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """What is gone of an earlier release, without a rise of the oldest version of the interface that is supported."""
+    oldest = [int(lines[0].rpartition(" ")[2]) for lines in (before, after)]
+    return sorted(entries(before[1:]) - entries(after[1:])) if oldest[0] == oldest[1] else []
+
+
+def of_the_last_release() -> list[str]:
+    """The file as it was in the last release that this one's history has; empty before the first one."""
+    if shutil.which("git") is None:
+        return []
+    options: dict[str, Any] = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    tag = subprocess.run(["git", "describe", "--tags", "--abbrev=0", "--match=v*"], check=False, **options)
+    if not tag.stdout:
+        return []
+    shown = subprocess.run(["git", "show", f"{tag.stdout.strip()}:tests/{FILE.name}"], check=True, **options)
+    return str(shown.stdout).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("abstract core.Strategy.module_state(self) -> int", "core.Strategy.module_state"),
+        ("core.Strategy.name: str = ''", "core.Strategy.name"),
+        ("core.Strategy.num_peers: property", "core.Strategy.num_peers"),
+        ("core.specs.StrategySpec(target: str | None = None)", "core.specs.StrategySpec(target"),
+        ("core.Trainer is core.trainer.Trainer", "core.Trainer"),
+        ("entry points core.precisions: hook core_precisions", "entry points core.precisions"),
+    ],
+)
+def test_what_is_removed_raises_the_oldest_version(line: str, name: str) -> None:
+    """An end of a method, an attribute, a field, a name or a group is one, unless former plugins are refused."""
+    rest = ["core.Strategy.launch(self) -> None"]
+    before = ["plugin interface 2, from 1", line, *rest]
+    assert removed(before, ["plugin interface 3, from 1", *rest]) == [name]
+    assert removed(before, ["plugin interface 3, from 2", *rest]) == []
+    assert removed(before, ["plugin interface 3, from 1", line, *rest, "core.Strategy.more: int"]) == []
+
+
+def test_nothing_that_was_released_is_removed() -> None:
+    """What the last release had is there, or OLDEST_INTERFACE has risen, so that its plugins are not imported."""
+    released = of_the_last_release()
+    gone = removed(released, written()) if released else []
+    assert not gone, f"{gone}: {REMEDY}"
 
 
 if __name__ == "__main__":

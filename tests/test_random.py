@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import random
 
 import pytest
 import torch
 
 from core.accelerators import CPUAccelerator
-from core.random import get_rng_state, set_rng_state
+from core.random import get_rng_state, seed_everything, set_rng_state
 
 CPU = torch.device("cpu")
 
@@ -31,3 +32,12 @@ def test_a_state_of_the_same_type_is_put_back(caplog: pytest.LogCaptureFixture) 
     set_rng_state(state, accelerator, CPU)
     assert torch.rand(2).tolist() == drawn
     assert not caplog.records
+
+
+def test_a_seed_is_logged_on_request(caplog: pytest.LogCaptureFixture) -> None:
+    """As in Lightning, where it is the default."""
+    with caplog.at_level(logging.INFO):
+        seed_everything(5)
+        assert caplog.text == ""
+        seed_everything(5, verbose=True)
+    assert "the seed is 5" in caplog.text

@@ -41,8 +41,7 @@ def group() -> Iterator[None]:
 
 def write_shards(path: Path) -> None:
     """Write a checkpoint of torch's with one tensor, from this process alone."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is alone
+    with warnings.catch_warnings(action="ignore"):  # that it is alone
         save({"a": torch.arange(3.0)}, checkpoint_id=path, no_dist=True)
 
 
@@ -180,8 +179,7 @@ def test_a_scheduler_believes_that_a_marked_optimizer_has_stepped() -> None:
     optimizer = sgd(nn.Linear(1, 1))
     scheduler = StepLR(optimizer, 1)
     torch_private.mark_stepped(optimizer)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         scheduler.step()
 
 
@@ -193,6 +191,13 @@ def test_a_counted_call_is_in_the_state_of_a_scheduler() -> None:
     changed = {name: value for name, value in scheduler.state_dict().items() if value != before[name]}
     assert changed == {"_step_count": before["_step_count"] + 1}
     torch_private.count_scheduler_call(object())  # one of another library need not count
+
+
+def test_hooks_of_loading_need_torchs_constructor() -> None:
+    """Registering one fails exactly where this says so."""
+    with pytest.raises(AttributeError):
+        (bare := object.__new__(torch.optim.SGD)).register_load_state_dict_pre_hook(print)
+    assert torch_private.takes_load_hooks(sgd(nn.Linear(1, 1))) > torch_private.takes_load_hooks(bare)
 
 
 @pytest.mark.parametrize("gradient", [1.0, float("inf")])
@@ -220,7 +225,7 @@ def test_the_inner_optimizer_gets_the_options_of_the_outer_one() -> None:
     assert optimizer.optim.param_groups[0]["lr"] == 7.0
 
 
-# -- DistributedDataParallel: for FixedBuckets see tests/strategies/test_buckets.py ------------------------------------
+# -- DistributedDataParallel: for FixedBuckets and accumulates see tests/strategies/test_buckets.py --------------------
 
 
 @pytest.mark.usefixtures("group")
@@ -490,7 +495,6 @@ def test_the_metadata_of_shards_has_these_classes(tmp_path: Path) -> None:
 
 def test_each_name_has_a_test_here() -> None:
     """A name without one could break in silence with the next version of torch."""
-    used = Path(__file__).read_text("utf-8") + (Path(__file__).parent / "strategies" / "test_buckets.py").read_text(
-        "utf-8"
-    )
+    here = Path(__file__)
+    used = "".join(file.read_text("utf-8") for file in (here, here.parent / "strategies" / "test_buckets.py"))
     assert [name for name in torch_private.__all__ if name not in used] == []

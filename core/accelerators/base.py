@@ -23,15 +23,6 @@ from ..registration import REGISTRIES
 from ..utilities.renamed import Renaming
 from .devices import parse_devices
 
-__all__ = [
-    "CAPABILITIES",
-    "Accelerator",
-    "call_for_device",
-    "device_function",
-    "is_out_of_memory",
-]
-
-
 CAPABILITIES = frozenset(
     {
         "autocast",
@@ -217,7 +208,6 @@ class Accelerator(Renaming, ABC):
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
         """Return statistics of ``device`` for loggers, by name: numbers, in the unit that the name ends with."""
-        del device
         return {}
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor:

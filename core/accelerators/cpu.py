@@ -12,8 +12,6 @@ import torch
 
 from .base import Accelerator
 
-__all__ = ["CPUAccelerator"]
-
 
 class CPUAccelerator(Accelerator):
     """The host's CPU: any number of processes share it, so ``devices=k`` means k processes."""
@@ -43,7 +41,6 @@ class CPUAccelerator(Accelerator):
         ``process_cpu_seconds``, ``process_memory_bytes`` (resident), ``host_memory_bytes`` (total),
         ``host_memory_available_bytes`` and ``host_load_processes`` (running or waiting, mean of one minute).
         """
-        del device
         stats: dict[str, Any] = {"process_cpu_seconds": time.process_time()}
         if hasattr(os, "getloadavg"):
             stats["host_load_processes"] = os.getloadavg()[0]

@@ -19,8 +19,6 @@ from typing import Any
 
 from ..errors import DeviceError
 
-__all__ = ["GRAMMAR", "parse_devices"]
-
 GRAMMAR = "'auto' or -1 for all, a count k >= 1, or distinct indices as [1, 3], '1, 3' or '1,'"
 
 _MAX_PROCESSES = 4096

@@ -11,12 +11,6 @@ from ..errors import BackendError, UnknownNameError, quoted
 from ..utilities.torch_private import device_type_names
 from .base import Accelerator, call_for_device, device_function
 
-__all__ = [
-    "TorchDeviceAccelerator",
-    "device_types",
-    "memory_stats",
-]
-
 logger = logging.getLogger(__name__)
 
 

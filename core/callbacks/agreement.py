@@ -1,4 +1,4 @@
-"""What callbacks decide alike in all processes: by process 0, by its clock, and by the number of the step."""
+"""Decisions that are the same in all processes: made by process 0, by its clock, or by the number of the step."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from ..errors import ConfigurationError, nearest, quoted
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["EveryNSteps", "SharedClock", "decide_in_process_zero", "not_logged"]
-
 T = TypeVar("T")
 
 
 def decide_in_process_zero(trainer: Trainer, decide: Callable[[], T]) -> T:
-    """What ``decide`` returns in process 0, in every process; every process calls this.
+    """Return to every process what ``decide`` returns in process 0. Every process calls this.
 
     Raises:
         CoreError: It raised one; raised in every process.

@@ -1,4 +1,4 @@
-"""The base class of callbacks, and that of callbacks that write checkpoints.
+"""The base classes of callbacks: of all, and of those that write checkpoints.
 
 A Callback has the hooks of a Module, with the trainer and the module as their first two arguments. A hook that is not
 overridden is never called.
@@ -14,8 +14,6 @@ from ..hints.argument_checks import suggest_arguments_of
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
-
-__all__ = ["Callback", "Checkpoint"]
 
 
 class Callback:
@@ -203,6 +201,10 @@ class Callback:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state that :meth:`state_dict` returned."""
+
+
+HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_") or name in ("setup", "teardown"))
+"""The hooks of a callback, by name."""
 
 
 class Checkpoint(Callback):

@@ -18,8 +18,6 @@ from .trainer_queries import is_long_enough, is_training, validates_once_in_each
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["EarlyStopping", "EarlyStoppingReason"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -43,6 +41,9 @@ class EarlyStopping(Callback):
     Process 0 decides by its own metrics, for all processes. Each measured value is judged once, so an epoch without
     validation counts nothing. A check before ``min_epochs`` or ``min_steps`` counts towards ``patience``, but does not
     end the fit: the first check after them decides by the metric that it finds.
+
+    A fit that is resumed after this has ended it trains no further, with a warning, unless its ``patience`` or its
+    thresholds let it go on.
 
     Args:
         monitor: The metric.
@@ -121,6 +122,22 @@ class EarlyStopping(Callback):
         if stage == "fit":
             self._reset()
 
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """End a resumed fit that this has ended before."""
+        if self.stopping_reason is EarlyStoppingReason.NOT_STOPPED or trainer.fast_dev_run:
+            return
+        if decide_in_process_zero(trainer, lambda: self._is_over(trainer)):
+            trainer.should_stop = trainer.progress.all_stop = True
+            if trainer.is_global_zero:
+                logger.warning(
+                    "EarlyStopping had ended the fit that the checkpoint is of, so no further epoch is trained: %s. To "
+                    "train on, give it more patience or other thresholds, or leave it out",
+                    self.stopping_reason_message or self.stopping_reason.name,
+                )
+            return
+        self.stopped_epoch, self.stopping_reason_message = 0, None
+        self.stopping_reason = EarlyStoppingReason.NOT_STOPPED
+
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Check, unless that is due at the end of the training epoch."""
         if is_training(trainer) and not self._checks_on_train_epoch_end(trainer):
@@ -143,7 +160,7 @@ class EarlyStopping(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` returned. ``patience`` and the other arguments are those of this run."""
+        """Load what :meth:`state_dict` returned. ``patience`` and the other arguments of this run stay."""
         self.wait_count, self.stopped_epoch = state_dict["wait_count"], state_dict["stopped_epoch"]
         self.best_score = state_dict["best_score"]
         # A checkpoint of Lightning has no reason.
@@ -200,6 +217,15 @@ class EarlyStopping(Callback):
             "stopping_reason_message": message,
         }
         return {**state, **stopped}, True, message
+
+    def _is_over(self, trainer: Trainer) -> bool:
+        """Whether the reason for the end of the fit before is one with the arguments of this run too."""
+        if not is_long_enough(trainer):
+            return False
+        if self.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED:
+            return self.wait_count >= self.patience
+        current = trainer.callback_metrics.get(self.monitor)  # a checkpoint of Lightning has none
+        return current is None or self._reached(float(current), float(self.best_score)) is not None
 
     def _judge(self, current: float, may_stop: bool) -> tuple[EarlyStoppingReason | None, str]:
         """Why to stop; ``NOT_STOPPED`` without an improvement or where the run may not stop yet, ``None`` with one."""

@@ -18,8 +18,6 @@ from .base import Callback
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["BackboneFinetuning", "BaseFinetuning", "multiplicative"]
-
 logger = logging.getLogger(__name__)
 
 Modules = nn.Module | Iterable[Any]
@@ -27,7 +25,6 @@ Modules = nn.Module | Iterable[Any]
 
 def multiplicative(epoch: int) -> float:
     """The learning rate doubles in each epoch."""
-    del epoch
     return 2.0
 
 
@@ -212,7 +209,7 @@ class BaseFinetuning(Callback):
 
 
 class BackboneFinetuning(BaseFinetuning):
-    """Trains ``module.backbone`` from a given epoch on, with its own learning rate, which grows to that of the rest.
+    """Trains ``module.backbone`` from a given epoch on, with a learning rate that grows to that of other layers.
 
     Args:
         unfreeze_backbone_at_epoch: The epoch, from 0.

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import Parameter, signature
 from typing import Any
 
 from ..errors import ConfigurationError, quoted
-from .base import Callback
-
-__all__ = ["AdaptedCallback", "adapted"]
+from .base import HOOKS, Callback
 
 SHAPE = ("setup", "teardown", "on_fit_start", "on_train_start", "on_train_batch_end", "on_train_end", "state_dict")
 """The methods by which such a base class is recognized."""
-METHODS = ("state_dict", "load_state_dict", "state_key", "log", "log_dict", "before_optimizers_load", "idle_hooks")
-"""What a Callback has that is not a hook."""
-HOOKS = tuple(
-    name
-    for name, member in vars(Callback).items()
-    if callable(member) and not name.startswith("_") and name not in METHODS
-)
 
 
 def adapted(given: Any) -> Any:
@@ -73,10 +65,10 @@ class AdaptedCallback(Callback):
 
     def __init__(self, given: Any, overridden: frozenset[str]) -> None:
         self.given = given
-        self.idle_hooks = frozenset(HOOKS) - overridden
-        hooks = {name: getattr(given, name) for name in overridden & frozenset(HOOKS)}
-        self._takes = {name: _positions(hook) for name, hook in hooks.items()}
-        self._by_name = {name for name, hook in hooks.items() if "dataloader_idx" in signature(hook).parameters}
+        for name in overridden.intersection(HOOKS):
+            hook = getattr(given, name)
+            takes_more = _positions(hook) >= _positions(getattr(Callback, name))
+            setattr(self, name, partial(_numbered, hook) if takes_more else hook)
 
     @property
     def state_key(self) -> str:
@@ -92,13 +84,6 @@ class AdaptedCallback(Callback):
         """Load what :meth:`state_dict` returned."""
         self.given.load_state_dict(state_dict)
 
-    def call(self, name: str, *args: Any, dataloader_idx: int = 0) -> Any:
-        """Call the hook, with the number of the loader where it has that argument or wants one more."""
-        hook = getattr(self.given, name)
-        if name in self._by_name:
-            return hook(*args, dataloader_idx=dataloader_idx)
-        return hook(*args, *((dataloader_idx,) if self._takes.get(name, 0) == len(args) + 1 else ()))
-
 
 def _positions(hook: Callable[..., Any]) -> int:
     """The number of arguments that the hook requires."""
@@ -107,13 +92,6 @@ def _positions(hook: Callable[..., Any]) -> int:
     return sum(parameter.kind in kinds and parameter.default is Parameter.empty for parameter in parameters.values())
 
 
-def _forwarding(name: str) -> Callable[..., Any]:
-    def hook(self: AdaptedCallback, *args: Any, dataloader_idx: int = 0) -> Any:
-        return self.call(name, *args, dataloader_idx=dataloader_idx)
-
-    hook.__name__, hook.__doc__ = name, f"Calls the user's ``{name}``."
-    return hook
-
-
-for _name in HOOKS:
-    setattr(AdaptedCallback, _name, _forwarding(_name))
+def _numbered(hook: Callable[..., Any], *args: Any, dataloader_idx: int = 0) -> Any:
+    """Call a hook that has to be given the number of the loader."""
+    return hook(*args, dataloader_idx)

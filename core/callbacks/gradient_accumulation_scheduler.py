@@ -11,8 +11,6 @@ from .base import Callback
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["GradientAccumulationScheduler"]
-
 
 class GradientAccumulationScheduler(Callback):
     """Changes ``accumulate_grad_batches`` at given epochs.

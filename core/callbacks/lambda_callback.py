@@ -6,12 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
-from .base import Callback
-
-__all__ = ["LambdaCallback"]
-
-HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_") or name in ("setup", "teardown"))
-"""The hooks that a function can be given for."""
+from .base import HOOKS, Callback
 
 
 class LambdaCallback(Callback):
@@ -43,18 +38,5 @@ class LambdaCallback(Callback):
                 "LambdaCallback: got no function. Give one for a hook, such as on_train_epoch_end=lambda trainer, "
                 "module: ..."
             )
-        self._functions = given
-        self.idle_hooks = frozenset(HOOKS) - frozenset(given)
-
-
-def _hook(name: str) -> Callable[..., Any]:
-    def call(self: LambdaCallback, *args: Any) -> Any:
-        return self._functions[name](*args)
-
-    call.__name__ = name
-    call.__doc__ = f"Call the function given for ``{name}``."
-    return call
-
-
-for _name in HOOKS:
-    setattr(LambdaCallback, _name, _hook(_name))
+        for name, function in given.items():
+            setattr(self, name, function)

@@ -15,8 +15,6 @@ from .base import Callback
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["DeviceStatsMonitor", "LearningRateMonitor", "ThroughputMonitor"]
-
 
 class DeviceStatsMonitor(Callback):
     """Sends the accelerator's ``get_device_stats`` of process 0's device to the loggers, such as the memory in use.
@@ -173,8 +171,9 @@ def _named(trainer: Trainer) -> list[tuple[str, Any, str | None]]:
         optimizer = schedule.scheduler.optimizer
         if all(other is not optimizer for _, other, _ in found):
             found.append((getattr(schedule, "name", None), optimizer, schedule.interval))
-    with_schedule = {id(optimizer) for _, optimizer, _ in found}
-    found += [(None, optimizer, None) for optimizer in trainer.optimizers if id(optimizer) not in with_schedule]
+    # A strategy may have put another optimizer in the place of the scheduler's, with the same groups.
+    with_schedule = {id(optimizer.param_groups[0]) for _, optimizer, _ in found}
+    found += [(None, one, None) for one in trainer.optimizers if id(one.param_groups[0]) not in with_schedule]
     seen: Counter[str] = Counter()
     named = []
     for name, optimizer, interval in found:
@@ -258,39 +257,29 @@ class ThroughputMonitor(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Begin to measure, unless it is the sanity check."""
-        if not trainer.sanity_checking:
-            self._begin("validate", trainer)
+        if trainer.sanity_checking:
+            return
+        if trainer.is_global_zero:  # what training has queued on the device is not of this stage
+            trainer.strategy.accelerator.synchronize(trainer.strategy.root_device)
+        self._meters[str(trainer.run.stage)] = _Meter(self.window_size)
+
+    on_test_start = on_validation_start
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Count the batch; log now and then."""
-        self._count_evaluated("validate", trainer, pl_module, batch)
+        stage = str(trainer.run.stage)
+        if stage in self._meters:
+            count = self._meters[stage].batches + 1
+            self._count(stage, trainer, pl_module, batch, count % trainer.log_every_n_steps == 0, count - 1)
+
+    on_test_batch_end = on_validation_batch_end
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """The time that validation took is not of training."""
         if "validate" in self._meters and "train" in self._meters:
             self._meters["train"].skip(time.perf_counter() - self._meters["validate"].began)
-
-    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Begin to measure."""
-        self._begin("test", trainer)
-
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Count the batch; log now and then."""
-        self._count_evaluated("test", trainer, pl_module, batch)
-
-    def _begin(self, stage: str, trainer: Trainer) -> None:
-        if trainer.is_global_zero:  # what training has queued on the device is not of this stage
-            trainer.strategy.accelerator.synchronize(trainer.strategy.root_device)
-        self._meters[stage] = _Meter(self.window_size)
-
-    def _count_evaluated(self, stage: str, trainer: Trainer, module: Any, batch: Any) -> None:
-        if stage in self._meters:
-            count = self._meters[stage].batches + 1
-            self._count(stage, trainer, module, batch, count % trainer.log_every_n_steps == 0, count - 1)
 
     def _count(self, stage: str, trainer: Trainer, module: Any, batch: Any, is_due: bool, step: int) -> None:
         if not trainer.is_global_zero or not trainer.loggers:
@@ -324,7 +313,7 @@ class ThroughputMonitor(Callback):
 
 
 class _Meter:
-    """What one stage has got through, with what it had got through before."""
+    """The work that one stage has done, now and at an earlier time."""
 
     def __init__(
         self, window_size: int, batches: int = 0, samples: int = 0, lengths: int = 0, seconds: float = 0.0
@@ -341,7 +330,7 @@ class _Meter:
 
     @property
     def has_read_clock(self) -> bool:
-        """Whether there is a moment from which a rate can be measured."""
+        """Whether an earlier measurement exists, so that a rate can be computed."""
         return bool(self._points)
 
     def totals(self) -> dict[str, Any]:

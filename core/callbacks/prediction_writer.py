@@ -13,8 +13,6 @@ from .base import Callback
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["BasePredictionWriter"]
-
 logger = get_logger(__name__)
 
 

@@ -16,8 +16,6 @@ from .base import Callback
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["Timer", "read_duration"]
-
 logger = logging.getLogger(__name__)
 
 STAGES = ("train", "validate", "sanity_check", "test", "predict")
@@ -98,33 +96,17 @@ class Timer(Callback):
             if self._clock.seconds <= 0:  # in every process: all have the same duration, and the same checkpoint
                 self._stop(trainer)
 
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """End measuring."""
-        self._end["train"] = time.monotonic()
-
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Begin to measure."""
-        self._begin("sanity_check" if trainer.sanity_checking else "validate")
+        self._begin(str(trainer.run.stage))
+
+    on_test_start = on_predict_start = on_validation_start
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """End measuring."""
-        self._end["sanity_check" if trainer.sanity_checking else "validate"] = time.monotonic()
+        self._end[str(trainer.run.stage)] = time.monotonic()
 
-    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Begin to measure."""
-        self._begin("test")
-
-    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """End measuring."""
-        self._end["test"] = time.monotonic()
-
-    def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Begin to measure."""
-        self._begin("predict")
-
-    def on_predict_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """End measuring."""
-        self._end["predict"] = time.monotonic()
+    on_train_end = on_test_end = on_predict_end = on_validation_end
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End the fit, if the time is over."""

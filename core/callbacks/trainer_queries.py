@@ -7,14 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = [
-    "has_validated_in_epoch",
-    "is_long_enough",
-    "is_training",
-    "validates_next",
-    "validates_once_in_each_epoch",
-]
-
 
 def is_training(trainer: Trainer) -> bool:
     """Whether a ``fit`` is running, and not only its sanity check."""

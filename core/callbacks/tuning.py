@@ -21,8 +21,6 @@ from .base import Callback
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["BatchSizeFinder", "LearningRateFinder", "LearningRateRange", "Tuning", "set_everywhere"]
-
 logger = get_logger(__name__)
 
 
@@ -165,14 +163,10 @@ class BatchSizeFinder(Tuning):
         self._largest, self._margin = max_val, _read_margin(margin, mode)
         self._batch_arg_name = batch_arg_name
         self.optimal_batch_size: int | None = None
-        """What the last search found; ``None`` before."""
+        """The result of the last search; ``None`` before the first."""
 
     def tune(self, trial: Any) -> None:
-        """Search, and set the batch size; see the class."""
-        self.scale_batch_size(trial)
-
-    def scale_batch_size(self, trial: Any) -> None:
-        """Like :meth:`tune`.
+        """Search, and set the batch size.
 
         Raises:
             ConfigurationError: See the class.
@@ -425,14 +419,10 @@ class LearningRateFinder(Tuning):
         self.update_attr = update_attr
         self.attr_name = attr_name
         self.optimal_lr: LearningRateRange | None = None
-        """What the last search found; ``None`` before."""
+        """The result of the last search; ``None`` before the first."""
 
     def tune(self, trial: Any) -> None:
-        """Search, and set the learning rate; see the class."""
-        self.lr_find(trial)
-
-    def lr_find(self, trial: Any) -> None:
-        """Like :meth:`tune`.
+        """Search, and set the learning rate.
 
         Raises:
             ConfigurationError: The module optimizes manually, or has no such attribute.

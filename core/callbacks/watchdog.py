@@ -19,8 +19,6 @@ from .base import Callback
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["Watchdog"]
-
 _SPARE_SECONDS = 10.0
 """How much later than the limit the process ends if Python's lock is held, so that the thread cannot run."""
 

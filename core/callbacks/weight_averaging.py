@@ -22,8 +22,6 @@ from .base import Callback
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["EMAWeightAveraging", "StochasticWeightAveraging", "WeightAveraging"]
-
 
 class WeightAveraging(Callback):
     """Keeps the average of the weights; validation uses it, and after ``fit`` the module has it.
@@ -37,7 +35,7 @@ class WeightAveraging(Callback):
         **kwargs: Further arguments of :class:`torch.optim.swa_utils.AveragedModel`, such as ``avg_fn``.
 
     Raises:
-        ConfigurationError: The strategy shards the module.
+        ConfigurationError: The strategy shards the module, or its processes train different weights.
     """
 
     further_weights = ("current_model_state",)
@@ -62,7 +60,6 @@ class WeightAveraging(Callback):
             step_idx: The number of the optimizer step that has ended, from 0; ``None`` at the end of an epoch.
             epoch_idx: The number of the epoch that has ended, from 0; ``None`` after a step.
         """
-        del epoch_idx
         return step_idx is not None
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
@@ -79,10 +76,19 @@ class WeightAveraging(Callback):
         """Move the average to its device, in the precision of the module.
 
         Raises:
-            ConfigurationError: The strategy shards the module.
+            ConfigurationError: The strategy shards the module, or its processes train different weights.
         """
+        self._place_average(trainer, pl_module)
+
+    def _place_average(self, trainer: Trainer, pl_module: Any) -> None:
         average = self._average
         assert average is not None
+        if trainer.world_size > 1 and not trainer.strategy.keeps_replicas_equal:
+            raise ConfigurationError(
+                f"{type(self).__name__}: with strategy {trainer.strategy.name!r} the processes train different "
+                "weights, so each would compute another average, and a checkpoint would contain process 0's only. Use "
+                "a strategy that keeps the weights equal, such as 'ddp'."
+            )
         parameters, means = dict(pl_module.named_parameters()), dict(average.module.named_parameters())
         for name, mean in means.items():
             own = parameters.get(name)  # missing or on meta in a process without the layer, as of a pipeline
@@ -97,7 +103,7 @@ class WeightAveraging(Callback):
         average.n_averaged.data = average.n_averaged.to(pl_module.device if self._device is None else self._device)
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Take the weights of a checkpoint that another callback wrote before this one had taken those of its step."""
+        """Average the loaded weights if another callback wrote the checkpoint before this one averaged them."""
         self._take_step(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -139,7 +145,7 @@ class WeightAveraging(Callback):
             self._swap(pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
-        """Leave the module the weights that were trained."""
+        """Give the module the trained weights back."""
         if self._is_swapped:
             self._swap(pl_module)
 
@@ -158,10 +164,11 @@ class WeightAveraging(Callback):
         """Continue both."""
         if self._average is None or "averaging_state" not in checkpoint:
             return
-        self._load_average(pl_module, checkpoint["state_dict"], checkpoint["averaging_state"])
+        self._load_average(trainer, pl_module, checkpoint["state_dict"], checkpoint["averaging_state"])
         trainer.strategy.load_module_state(pl_module, checkpoint["current_model_state"])
 
-    def _load_average(self, module: Any, weights: dict[str, Any], rest: dict[str, Any]) -> None:
+    def _load_average(self, trainer: Trainer, module: Any, weights: dict[str, Any], rest: dict[str, Any]) -> None:
+        self._place_average(trainer, module)  # what is copied into another dtype loses digits
         assert self._average is not None
         inner = {f"module.{name}": value for name, value in weights.items()}
         self._average.load_state_dict({**inner, **rest}, strict=module.strict_loading)
@@ -247,7 +254,7 @@ def _parts(average: AveragedModel) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 AVERAGE, REST = "swa_average", "swa_state"
-"""Where a checkpoint has the average, and what belongs to it."""
+"""The keys of a checkpoint for the average and for the rest of its state."""
 
 
 class StochasticWeightAveraging(WeightAveraging):
@@ -270,8 +277,8 @@ class StochasticWeightAveraging(WeightAveraging):
 
     Raises:
         ConfigurationError: An argument is out of range; or, in ``fit``, there is not one optimizer, a fraction was
-            given without ``max_epochs``, the strategy shards the module or runs the whole step, or a module with
-            batch norm layers optimizes manually.
+            given without ``max_epochs``, the strategy shards the module, lets its processes differ or runs the whole
+            step, or a module with batch norm layers optimizes manually.
     """
 
     idle_hooks = frozenset({"on_train_batch_end", "on_validation_epoch_start", "on_validation_epoch_end"})
@@ -308,7 +315,6 @@ class StochasticWeightAveraging(WeightAveraging):
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """At the end of the last epochs."""
-        del step_idx
         return epoch_idx is not None and epoch_idx >= self.swa_start
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
@@ -340,8 +346,8 @@ class StochasticWeightAveraging(WeightAveraging):
         """Check that there is one optimizer, and move the average to its device.
 
         Raises:
-            ConfigurationError: There are several or none, the strategy shards the module, or it has batch norm layers
-                and optimizes manually.
+            ConfigurationError: There are several or none, the strategy shards the module or lets its processes differ,
+                or the module has batch norm layers and optimizes manually.
         """
         if len(trainer.optimizers) != 1:
             raise ConfigurationError(
@@ -392,7 +398,7 @@ class StochasticWeightAveraging(WeightAveraging):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Continue the average."""
         if self._average is not None and AVERAGE in checkpoint:
-            self._load_average(pl_module, checkpoint[AVERAGE], checkpoint[REST])
+            self._load_average(trainer, pl_module, checkpoint[AVERAGE], checkpoint[REST])
 
     def state_dict(self) -> dict[str, Any]:
         """When the average was updated last, and where the schedule of the learning rate is."""

@@ -11,15 +11,6 @@ import torch.distributed as dist
 from ..errors import CheckpointError, CoreError
 from ..utilities.objects import gather_pickled, pickled
 
-__all__ = [
-    "GatherObject",
-    "check_shared",
-    "decide_on_rank_zero",
-    "gather_over",
-    "run_on_each_rank",
-    "run_on_rank_zero",
-]
-
 T = TypeVar("T")
 
 GatherObject = Callable[[Any], list[Any]]
@@ -65,7 +56,7 @@ def run_on_each_rank(function: Callable[[], T], gather: GatherObject | None = No
         own = (function(), None)
     except Exception as error:  # noqa: BLE001  a CheckpointIO of the user's may raise anything
         caught, own = error, (None, f"{type(error).__name__}: {error}")
-    outcomes = (gather or _gather)(own)
+    outcomes = (gather or gather_over(None))(own)
     if isinstance(caught, CoreError):
         raise caught
     for rank, (_, failure) in enumerate(outcomes):
@@ -81,7 +72,7 @@ def decide_on_rank_zero(
     raised_elsewhere: Callable[[Exception], CoreError],
     caught: type[Exception] = CoreError,
 ) -> T:
-    """What ``function`` returns in rank 0, in every process; every process calls this, which costs one broadcast.
+    """Return to every process what ``function`` returns in rank 0. Every process calls this; it is one broadcast.
 
     Args:
         function: What is called. What it returns can be pickled.
@@ -106,12 +97,8 @@ def decide_on_rank_zero(
     return decided
 
 
-def _gather(obj: Any) -> list[Any]:
-    return gather_over(None)(obj)
-
-
 def gather_over(group: dist.ProcessGroup | None) -> GatherObject:
-    """Exchange objects over ``group``; over the default process group, if there is one, without it."""
+    """Exchange objects over ``group``. Without one, use the default process group if it exists."""
 
     def gather(obj: Any) -> list[Any]:
         if not dist.is_initialized():

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
 
-__all__ = ["AsyncCheckpointIO", "Staging"]
-
 _log = logging.getLogger(__name__)
 
 _FIXED = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.Size)
@@ -76,7 +74,7 @@ class Staging:
 
 
 class _Copier:
-    """One copy: what was met before is copied once."""
+    """One copy. A tensor that occurs twice is copied once."""
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
@@ -365,37 +363,27 @@ def _check(inner: Any) -> None:
         )
 
 
-class _Write:
+class _Write(threading.Thread):
     """A write in a thread, and what is to be done after it."""
 
     def __init__(self, function: Callable[[], object], path: Any) -> None:
+        # Not a daemon: the interpreter waits for it before it ends.
+        super().__init__(name="checkpoint writer", daemon=False)
         self._functions = [function]
         self._path = path
         self._lock = threading.Lock()
-        self._is_over = False
+        self.is_done = False
         self.process = os.getpid()
         self.error: CoreError | None = None
-        # Not a daemon: the interpreter waits for it before it ends.
-        self._thread = threading.Thread(target=self._run, name="checkpoint writer", daemon=False)
-
-    @property
-    def is_done(self) -> bool:
-        return self._is_over
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def join(self) -> None:
-        self._thread.join()
 
     def add(self, function: Callable[[], object]) -> bool:
         """Call ``function`` after the others; false if it is too late."""
         with self._lock:
-            if not self._is_over:
+            if not self.is_done:
                 self._functions.append(function)
-            return not self._is_over
+            return not self.is_done
 
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
             while (function := self._next()) is not None:
                 function()
@@ -410,7 +398,7 @@ class _Write:
         with self._lock:
             # Under the lock: `add` appends to a write that is not over, or learns that it is.
             if not self._functions:
-                self._is_over = True
+                self.is_done = True
                 return None
             return self._functions.pop(0)
 
@@ -420,7 +408,7 @@ class _Write:
         _unraised.add(self)
         with self._lock:
             self._functions.clear()
-            self._is_over = True
+            self.is_done = True
 
 
 _unraised: set[_Write] = set()

@@ -11,8 +11,6 @@ from ..errors import ConfigurationError, WrongTypeError
 from ..utilities.renamed import Renaming
 from .locations import remove_committed
 
-__all__ = ["CheckpointIO", "check_arguments"]
-
 
 class CheckpointIO(Renaming, ABC):
     """How a checkpoint's bytes are written, read and removed.
@@ -69,6 +67,8 @@ class CheckpointIO(Renaming, ABC):
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Remove the checkpoint at ``path``, a file or a directory with a manifest, if it exists.
+
+        Links are not followed.
 
         Raises:
             CheckpointError: It cannot be removed, or is a directory without a manifest.

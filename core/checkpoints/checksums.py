@@ -12,8 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import IO, Any, BinaryIO, TypeVar
 
-__all__ = ["SummedFile", "checksum_of", "read_while_verifying"]
-
 T = TypeVar("T")
 
 _CHUNK = 1 << 20
@@ -78,7 +76,7 @@ class SummedFile:
 
 
 def read_while_verifying(verify: Callable[[threading.Event], object], read: Callable[[], T]) -> T:
-    """What ``read`` returns, if ``verify``, which a thread runs meanwhile, raises nothing.
+    """Return what ``read`` returns, unless ``verify`` raises; a thread runs it at the same time.
 
     Of two exceptions, that of ``verify`` is raised: damaged files let ``read`` raise anything.
 

@@ -37,24 +37,11 @@ from .manifest import FILE_NAME
 if sys.platform != "win32":
     import fcntl
 
-__all__ = [
-    "RESERVED",
-    "commit_link",
-    "committed_local",
-    "directories_made",
-    "local_path",
-    "locate",
-    "remove_local",
-    "set_aside_names",
-    "temporary_directory",
-    "write_errors",
-]
-
 _log = logging.getLogger(__name__)
 
 _COLLAPSED = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 RESERVED = ".core-"
-"""What the names of torch-hal's own directories next to checkpoints begin with. No checkpoint has such a name."""
+"""The prefix of torch-hal's own directories next to checkpoints. No checkpoint has a name with it."""
 _STAGE = ".core-tmp-"
 _ASIDE = ".core-old"
 """The directory for checkpoints that are being replaced."""
@@ -349,7 +336,7 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _kept(path: str | os.PathLike[str]) -> str:
-    """What to say of an earlier checkpoint at ``path``, before a new one takes its place."""
+    """The message about an earlier checkpoint at ``path``, before a new one replaces it."""
     return UNCHANGED if "://" in os.fspath(path) or os.path.lexists(locate(path)) else ""
 
 

@@ -26,17 +26,6 @@ from .manifest import (
 )
 from .single_file import trailer_at
 
-__all__ = [
-    "identity",
-    "is_checkpoint",
-    "is_damaged",
-    "number",
-    "sequence_of",
-    "sequences",
-    "set_number",
-    "unlisted_files",
-]
-
 
 def identity(place: Path) -> str | None:
     """Tells a checkpoint from any other, by its manifest; ``None`` if there is no manifest that can be read."""
@@ -64,7 +53,7 @@ def number(place: Path, parent: Path) -> None:
 _Known = tuple[tuple[int, int, int] | None, int]
 """Inode, time and size of a checkpoint's file or manifest, ``None`` where there is none; and the sequence number."""
 _known: dict[Path, dict[str, _Known]] = {}
-"""What was found last, by folder and name: with 10,000 checkpoints, reading all of them takes a second."""
+"""A cache of what was found, by folder and name: reading 10,000 checkpoints takes a second."""
 MOST_FOLDERS = 8
 """In how many folders the numbers are remembered."""
 
@@ -130,7 +119,7 @@ def is_checkpoint(place: Path) -> bool:
 
 
 def is_damaged(directory: Path) -> bool:
-    """Whether ``directory`` has a manifest that cannot be parsed, so that no one can tell whose it is."""
+    """Whether ``directory`` has a manifest that cannot be parsed: it may be a checkpoint, or another program's."""
     try:
         parsed(directory)
     except DamagedManifestError:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 
-__all__ = ["FAILURES", "UNCHANGED", "reading_remedy", "remedy"]
-
 _FILES = "Close files that the script keeps open, or raise the limit of open files (ulimit -n)."
 _EVERYWHERE = {
     errno.EIO: "The disk or the network file system fails. Check it, or use another one.",
@@ -26,16 +24,16 @@ _WRITING = {
 }
 _REMOVED = "The directory was removed or moved during the save. Keep it until the run has ended."
 UNCHANGED = " An earlier checkpoint is unchanged."
-"""What is there, before the new checkpoint takes its place."""
+"""The earlier checkpoint, before the new one replaces it."""
 
 
 def remedy(error: OSError) -> str:
-    """What to do about an error of a write, after a space; empty if that is not known."""
+    """A space and a remedy for an error when writing; empty if none is known."""
     advice = _REMOVED if error.errno == errno.ENOENT else _WRITING.get(error.errno or 0)
     return "" if advice is None else f" {advice}"
 
 
 def reading_remedy(error: OSError) -> str:
-    """What to do about an error of a read, after a space; empty if that is not known."""
+    """A space and a remedy for an error when reading; empty if none is known."""
     advice = _EVERYWHERE.get(error.errno or 0)
     return "" if advice is None else f" {advice}"

@@ -29,8 +29,6 @@ from .sharded import ShardedCheckpointIO
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
 
-__all__ = ["LIGHTNING", "is_foreign", "is_lightnings", "load_any", "load_whole", "read_directory", "weights_for"]
-
 LIGHTNING = "pytorch-lightning_version"
 """The part that each checkpoint of Lightning has, and each of our Trainer's, so that Lightning reads its weights."""
 
@@ -225,7 +223,7 @@ def _refuse_unread(directory: Path) -> None:
 
 
 def _facts_of_shards(directory: Path) -> tuple[Metadata, dict[str, str], dict[str, tuple[str, ...]]]:
-    """What the shards hold; the weights' names by their keys there; and the path of each key."""
+    """The content of the shards; the names of the weights by key; and the path of each key."""
     from .shard_files import read_facts
 
     files = {name: FileRecord((directory / name).stat().st_size, "") for name in os.listdir(directory)}
@@ -253,7 +251,7 @@ def _read_shards(directory: Path) -> dict[str, Any]:
 
 
 def weights_for(module: nn.Module, weights: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``weights`` of others with the names that ``module`` has for them.
+    """``weights`` from another library, renamed to the parameter names of ``module``.
 
     Wrappers in a name, of torch.compile and of DistributedDataParallel, may be on either side. Of tied parameters
     safetensors' format holds one; the other is added. What fits no name is left as it is, for the error that names it.
@@ -270,12 +268,8 @@ def weights_for(module: nn.Module, weights: Mapping[str, Any]) -> Mapping[str, A
     return {**weights, **missing}
 
 
-def load_whole(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
-    """The checkpoint at a path or URL, which any CheckpointIO of core has written.
-
-    Args:
-        path: Its file or directory.
-        map_location: The device of its tensors; the CPU by default.
+def load_whole(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The checkpoint at a path or URL, which any CheckpointIO of core has written, with its tensors on the CPU.
 
     Raises:
         CheckpointError: It is missing, uncommitted or damaged, or a plugin's CheckpointIO has written it.
@@ -286,5 +280,5 @@ def load_whole(path: str | os.PathLike[str], map_location: Any = None) -> dict[s
     except CheckpointError:
         written_by = ""  # reading it says more
     if written_by == "safetensors":
-        return SafetensorsCheckpointIO().load_checkpoint(path, map_location)
-    return ShardedCheckpointIO().load_checkpoint(path, map_location)
+        return SafetensorsCheckpointIO().load_checkpoint(path)
+    return ShardedCheckpointIO().load_checkpoint(path)

@@ -17,8 +17,6 @@ from .disk_remedies import reading_remedy
 from .manifest import FILE_NAME, SHARD, Manifest, NewerFormatError, NotOursError, UnreadableError, unreadable
 from .store import Attempts, Store, read_together_undisturbed, read_undisturbed
 
-__all__ = ["LocalStore"]
-
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -50,12 +48,11 @@ class LocalStore(Store):
 
     @contextmanager
     def local_copy(self) -> Iterator[Path]:
-        """See the base class: no copy, but where the checkpoint is."""
+        """See the base class. Nothing is copied: this is the checkpoint's own path."""
         yield locate(self.path)
 
     def copied_together(self, gather: GatherObject | None) -> AbstractContextManager[Path]:
-        """See the base class: no copy, but where the checkpoint is."""
-        del gather
+        """See the base class. Nothing is copied: this is the checkpoint's own path."""
         return self.local_copy()
 
     def read(self, function: Callable[[Path], T]) -> T:

@@ -16,22 +16,6 @@ from .manifest import DamagedError, Manifest, NewerFormatError
 from .remote_store import RemoteStore
 from .store import Store
 
-__all__ = [
-    "absolute",
-    "committed_directory",
-    "committed_file",
-    "directory_of",
-    "is_committed",
-    "is_in",
-    "latest",
-    "local_copy",
-    "naming_the_newest_whole",
-    "parent",
-    "read_manifest",
-    "remove_committed",
-    "store_of",
-]
-
 
 def store_of(path: str | os.PathLike[str]) -> Store:
     """The store of the path or URL.

@@ -29,36 +29,14 @@ from .checksums import checksum_of
 from .disk_remedies import FAILURES, reading_remedy
 from .single_file import CONTENT
 
-__all__ = [
-    "FORMAT_VERSION",
-    "FILE_NAME",
-    "LARGEST",
-    "MOST",
-    "NOT_A_MANIFEST",
-    "RUN_STATE",
-    "SHARD",
-    "DamagedError",
-    "DamagedManifestError",
-    "FileRecord",
-    "Manifest",
-    "NewerFormatError",
-    "NotOursError",
-    "UnreadableError",
-    "count",
-    "is_ours",
-    "open_file",
-    "parsed",
-    "unreadable",
-]
-
 FILE_NAME = "manifest.json"
 SHARD = "shard-00000.pt"
 """The file of a checkpoint's directory that holds everything except for what other files of it hold."""
 FORMAT = "torch-hal checkpoint"
 FORMAT_VERSION = 4
-"""The format that this torch-hal writes. Versions 1 to 3 were those of development, before the first release."""
+"""The format version that this torch-hal writes. Versions 1 to 3 were used before the first release."""
 RUN_STATE = "run state"
-"""What the manifest of ``Runtime.save_state`` has in place of the name of a CheckpointIO."""
+"""Stands in the manifest of ``Runtime.save_state`` in place of a CheckpointIO's name."""
 
 # A file that is damaged, or another program's, is not read into memory whatever its size.
 LARGEST = 64 << 20
@@ -67,7 +45,7 @@ MOST = 2**53 - 1
 """The largest number in a manifest: every program that reads JSON has it exactly."""
 _CRC32 = re.compile(r"[0-9a-f]{8}", re.ASCII)
 NOT_A_MANIFEST = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""What parsing a manifest with arbitrary content may raise."""
+"""The exceptions that parsing arbitrary content as a manifest can raise."""
 
 
 class NewerFormatError(CheckpointError):
@@ -330,7 +308,7 @@ def _size_at(place: object, name: str, size_of: Callable[[str], int]) -> int:
 
 
 def _size(place: Path, name: str) -> int:
-    """The size of the file ``name``, of which no part of the path within the directory ``place`` is a link."""
+    """The size of the file ``name``. No part of its path within the directory ``place`` may be a link."""
     if name == CONTENT:
         with open_file(place.resolve()) as file:
             trailer, size = single_file.read_trailer(file)
@@ -407,7 +385,7 @@ def _text_in_file(file: IO[bytes], place: object) -> bytes:
     trailer, size = single_file.read_trailer(file)
     if trailer is None:
         if single_file.has_lost_its_trailer(file):
-            raise DamagedError(f"{place} is damaged: its end is not that of a checkpoint.")
+            raise DamagedError(f"{place} is damaged: it does not end as a checkpoint does.")
         raise NotOursError(
             f"{place} is a file without a manifest. Load it with the CheckpointIO that wrote it (checkpoint_io=...)."
         )

@@ -16,28 +16,10 @@ from . import single_file
 from .commit import RESERVED
 from .manifest import FILE_NAME, Manifest
 
-__all__ = [
-    "FOLDER",
-    "Save",
-    "file_numbers",
-    "file_system",
-    "grouped",
-    "grouped_by_name",
-    "joined",
-    "last_part",
-    "new_folder_name",
-    "put_whole",
-    "read_file_manifest",
-    "remove_abandoned",
-    "size_in",
-    "sizes_below",
-    "visible_size",
-]
-
 FOLDER = re.compile(r"core-(\d{8,18})-[0-9a-f]{16}")
-"""The folder of one save: its sequence number, and what tells it from others that are made at the same time."""
+"""The folder of one save: its sequence number, and a part that distinguishes it from saves made at the same time."""
 _UPLOAD = f"{RESERVED}tmp-"
-"""How the names of files begin that are being uploaded."""
+"""The prefix of files that are being uploaded."""
 _ABANDONED = timedelta(days=1)
 """How old an upload without a manifest must be before it is removed: until then another process may be at it."""
 
@@ -119,7 +101,7 @@ def size_in(save: Save, name: str) -> int:
 
 
 def last_part(root: str) -> str:
-    """What is after the last slash."""
+    """The part after the last slash."""
     return root.rpartition("/")[2]
 
 

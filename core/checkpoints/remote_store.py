@@ -51,8 +51,6 @@ from .remote_objects import (
 )
 from .store import Attempts, Store
 
-__all__ = ["RemoteStore"]
-
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -83,7 +81,7 @@ class RemoteStore(Store):
         return sizes_below(self._files, self._root if root is None else root)
 
     def _saves(self) -> list[Save]:
-        """The saves of this checkpoint, of which the last one that is committed counts."""
+        """The saves of this checkpoint. The last committed one counts."""
         return grouped(self._objects())
 
     def _manifest(self, save: Save, into: Path) -> Manifest:
@@ -117,7 +115,7 @@ class RemoteStore(Store):
         raise first
 
     def _undisturbed(self, action: Callable[[], T]) -> T:
-        """What ``action`` returns; called again if another process has replaced the checkpoint meanwhile."""
+        """Return what ``action`` returns. It is called again if another process replaces the checkpoint meanwhile."""
         attempts = Attempts.at_checkpoint(self.url)
         while True:
             attempts.begin()

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from ..errors import CheckpointError
 from .manifest import open_file
 
-__all__ = ["AllowedUnpickler", "load_tensors", "refuse_code", "refuse_compressed", "refuse_unreadable"]
-
 _BUILTIN = {
     ("collections", "OrderedDict"),
     ("builtins", "set"),
@@ -81,7 +79,7 @@ class AllowedUnpickler(pickle.Unpickler):
 
 
 def _stand_in(made: Callable[..., Any]) -> Any:
-    """A new object that pickle can call, or make instances of; the instances are those of ``made``."""
+    """A new object that pickle can call or instantiate; the instances are of the class ``made``."""
     if not isinstance(made, type):
         return lambda *values: made(*values)
     kind: type[Any] = made

@@ -20,8 +20,6 @@ from .manifest import SHARD, FileRecord, Manifest
 from .safe_unpickling import refuse_unreadable
 from .torch_io import read_shard, write_shard
 
-__all__ = ["SafetensorsCheckpointIO", "read_safetensors", "write_safetensors"]
-
 _NAME = "safetensors"
 _FILE = "tensors.safetensors"
 _MAPPED = 1 << 26

@@ -33,8 +33,6 @@ from .disk_remedies import UNCHANGED, remedy
 from .manifest import FileRecord, Manifest
 from .safe_unpickling import AllowedUnpickler, refuse_compressed
 
-__all__ = ["METADATA", "ShardPlanner", "ShardReader", "read_facts", "write_shards"]
-
 METADATA = ".metadata"
 """The file that says which tensor is where."""
 
@@ -69,7 +67,7 @@ def _layout(name: Any) -> torch.layout:
 
 
 def read_facts(directory: Path, manifest: Manifest, tensors_only: bool = True) -> Metadata:
-    """What the shards in ``directory`` hold, and where.
+    """The content of the shards in ``directory``, and where it is.
 
     Args:
         directory: The checkpoint.
@@ -140,7 +138,6 @@ class ShardReader(FileSystemReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The checked content, not the file's."""
-        del args, kwargs
         if getattr(self._content, "storage_meta", None) is None:
             self._content.storage_meta = StorageMeta()
         return self._content
@@ -186,7 +183,6 @@ class ShardPlanner(DefaultLoadPlanner):
         Raises:
             CheckpointError: Always.
         """
-        del value
         raise CheckpointError(f"the entry {read_item.dest_index.fqn!r} of the shards is not a tensor.")
 
 
@@ -228,7 +224,7 @@ def write_shards(
 
 
 class _Files(FileSystem):
-    """torch's writer, with an OSError raised as such: ``torch.save`` replaces it by one without the cause."""
+    """torch's writer, which raises the original OSError: ``torch.save`` replaces it by an error without the cause."""
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:

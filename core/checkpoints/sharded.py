@@ -20,7 +20,7 @@ from .agreement import gather_over, run_on_each_rank, run_on_rank_zero
 from .base import CheckpointIO, check_arguments
 from .checksums import read_while_verifying
 from .commit import write_errors
-from .locations import naming_the_newest_whole, remove_committed, store_of
+from .locations import naming_the_newest_whole, store_of
 from .manifest import SHARD, FileRecord, Manifest
 from .safe_unpickling import refuse_unreadable
 from .torch_io import read_file, read_shard, write_shard
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
-
-__all__ = ["ShardedCheckpointIO", "read_tensors"]
 
 Place = tuple[Any, ...]
 
@@ -56,7 +54,7 @@ class ShardedCheckpointIO(CheckpointIO):
         import torch.distributed.checkpoint  # noqa: F401
 
         self.group: dist.ProcessGroup | None = None
-        """The processes that save together, over a backend for the CPU; unless given, those of the default group."""
+        """The processes that save together, as a group with a CPU backend; by default all of them."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "group": None}
@@ -149,10 +147,6 @@ class ShardedCheckpointIO(CheckpointIO):
 
         with naming_the_newest_whole(path):
             return store_of(path).read_together(verify, lambda place: _read(place, Manifest.read(place), divided))
-
-    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """See the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
-        remove_committed(path)
 
 
 # -- taking a checkpoint apart ---------------------------------------------------------------------------------------

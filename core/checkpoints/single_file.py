@@ -21,20 +21,6 @@ import zipfile
 from pathlib import Path
 from typing import IO, NamedTuple
 
-__all__ = [
-    "CONTENT",
-    "ENTRY",
-    "LENGTH",
-    "Trailer",
-    "content_size",
-    "has_lost_its_trailer",
-    "parse_trailer",
-    "read_tail",
-    "read_trailer",
-    "trailer_at",
-    "write_tail",
-]
-
 CONTENT = "content"
 """What a manifest calls the part of the file that :func:`torch.save` has written."""
 ENTRY = "manifest.json"

@@ -20,8 +20,6 @@ from .commit import local_path, locate
 from .directories import identity
 from .manifest import Manifest, UnreadableError
 
-__all__ = ["Attempts", "Store", "read_together_undisturbed", "read_undisturbed"]
-
 T = TypeVar("T")
 
 
@@ -170,7 +168,7 @@ class Attempts:
 
 
 def read_undisturbed(path: str | os.PathLike[str], read: Callable[[Path], T]) -> T:
-    """What ``read`` returns for the checkpoint's directory; called again if the checkpoint was replaced meanwhile.
+    """Return what ``read`` returns for the checkpoint's directory. If the checkpoint was replaced, call it again.
 
     Raises:
         CoreError: From ``read``, of a checkpoint that was not replaced; or it is replaced again and again.

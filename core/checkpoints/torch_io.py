@@ -12,12 +12,10 @@ import torch
 from ..errors import CheckpointError
 from .base import CheckpointIO, check_arguments
 from .checksums import SummedFile, read_while_verifying
-from .locations import committed_file, naming_the_newest_whole, remove_committed, store_of
+from .locations import committed_file, naming_the_newest_whole, store_of
 from .manifest import SHARD, FileRecord, Manifest
 from .safe_unpickling import load_tensors, refuse_unreadable
 from .single_file import CONTENT
-
-__all__ = ["TorchCheckpointIO", "read_file", "read_shard", "write_shard"]
 
 _NAME = "torch"
 
@@ -59,10 +57,6 @@ class TorchCheckpointIO(CheckpointIO):
         """See the base class. During a save to the same path, it returns the old checkpoint or the new one."""
         with naming_the_newest_whole(path):
             return store_of(path).read(lambda file: _read(file, map_location))
-
-    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """See the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
-        remove_committed(path)
 
 
 def write_shard(content: Any, file_path: Path, path: str | os.PathLike[str]) -> FileRecord:

@@ -1,4 +1,4 @@
-"""``configure_optimizers`` from the arguments ``--optimizer`` and ``--lr_scheduler``."""
+"""The CLI: a training script's command line, which makes its objects and runs ``fit`` or another stage."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from .save_config import SaveConfigCallback
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
-
-__all__ = ["CLI", "configure"]
 
 Config = Mapping[str, Any]
 """``class_path`` and ``init_args``."""
@@ -171,7 +169,7 @@ class CLI:
         """The parser of each sub-command."""
         self.parser = self._make_parser(parser_class, dict(parser_kwargs or {}), run)
         self.config = self._parse(args)
-        """What was given, and defaults for all else."""
+        """The given arguments, and the defaults of the others."""
         if run:
             self.subcommand = self.config["subcommand"]
         self._seed()

@@ -20,8 +20,6 @@ except ImportError as error:
     install = f"pip install {package('torch-hal[cli]')!r}"
     raise BackendError(f"core.cli: jsonargparse is not installed. Run: {install}") from error
 
-__all__ = ["ArgumentParser", "Namespace"]
-
 Namespace = jsonargparse.Namespace
 
 KINDS = {

@@ -12,8 +12,6 @@ from ..errors import ConfigurationError
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-__all__ = ["SaveConfigCallback"]
-
 
 class SaveConfigCallback(Callback):
     """Saves the config of ``fit`` in the directory of the checkpoints, in process 0.

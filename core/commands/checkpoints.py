@@ -19,8 +19,6 @@ from ..hints.argument_checks import is_url
 from .terminal import Style, is_terminal, table, width_of
 from .verb_parser import VerbParser
 
-__all__ = ["Found", "find_all", "main"]
-
 _MOST_METRICS = 3
 """How many metrics a line shows; ``--json`` has all."""
 

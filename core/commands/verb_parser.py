@@ -117,7 +117,7 @@ class VerbParser(argparse.ArgumentParser):
         return is_flag and f"-{argument[2]}" not in known
 
     def _option_for(self, value: str) -> str:
-        """What to write for the value of an option without the option."""
+        """The suggestion for an argument that is the name of an option without its dashes."""
         name = f"--{value.lstrip('-').partition('=')[0]}"
         return f" Did you mean {name!r}?" if name in self._option_string_actions else ""
 

@@ -94,7 +94,7 @@ def run_verb(verb: str, arguments: Sequence[str] | None, program: str) -> int:
 
 
 def _purpose(row: Row) -> str:
-    """What a package's verb does: its module's first line after the colon, read without importing anything."""
+    """The description of a package's verb: the first line of its module after the colon, read without importing it."""
     import ast
     from importlib.machinery import PathFinder, SourceFileLoader
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ..logging import get_logger
 from .shards import Real
 from .workers import Workers
 
-__all__ = ["ActivePass", "ActivePasses"]
+logger = get_logger(__name__)
 
 
 class ActivePass(Protocol):
-    """What :class:`ActivePasses` knows of a pass."""
+    """One pass, as :class:`ActivePasses` records it."""
 
     @property
     def loader(self) -> object:
@@ -27,7 +28,7 @@ class ActivePass(Protocol):
         """Like :attr:`core.data.PreparedLoader.real_samples`, for this pass."""
 
     def absent(self) -> tuple[int, ...]:
-        """The parts of the data that have no more batch, where this part has its newest."""
+        """The parts of the data that have no batch next to the newest batch of this part."""
 
 
 class ActivePasses:
@@ -68,3 +69,24 @@ class ActivePasses:
 
     def __reduce__(self) -> tuple[type[ActivePasses], tuple[()]]:
         return ActivePasses, ()  # another process iterates over nothing yet
+
+
+def warn_of_position(saved: list[int], here: list[int], running: ActivePass | None) -> None:
+    """Warn if a position within a pass, which is loaded, is not one of this data, or comes too late for ``running``.
+
+    Args:
+        saved: What :func:`data_set_facts` said where the position was taken.
+        here: What it says here.
+        running: The newest pass.
+    """
+    if saved != here:
+        logger.warning(
+            "position in the data: it was taken in other data, of length %s, and this data has length %s. As many "
+            "items are skipped, but not those that were seen. For new data, load a position after the end of an epoch",
+            *(facts[0] if facts else "unknown" for facts in (saved, here)),
+        )
+    if running is not None and running.loader is not None:
+        logger.warning(
+            "position in the data: a pass over the loader has begun already and goes on where it is; the position "
+            "counts for the next pass. Load it before iter(loader)"
+        )

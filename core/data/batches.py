@@ -13,14 +13,6 @@ from ..errors import ConfigurationError
 from ..utilities.nested import map_tensors
 from .shards import Real
 
-__all__ = [
-    "batch_size_of",
-    "concatenate",
-    "drop_padding",
-    "first_dimensions",
-    "slice_batch",
-]
-
 
 def batch_size_of(batch: Any) -> int | None:
     """The size of the first dimension of the first tensor in ``batch``; ``None`` where no tensor has one."""
@@ -107,7 +99,7 @@ def _rebuild(data: Any, parts: list[Any]) -> Any:
 
 
 def drop_padding(gathered: Any, real: Real | None) -> Any:
-    """What was gathered from all processes, without padding.
+    """The items gathered from all processes, without padding.
 
     Args:
         gathered: Tensors, joined along the first dimension by rank, of which each process gave an equal part.

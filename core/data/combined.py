@@ -11,8 +11,6 @@ from torch.utils.data import DataLoader
 from ..errors import CheckpointError, ConfigurationError, WrongTypeError, quoted
 from .loader import PreparedLoader
 
-__all__ = ["CombinedLoader", "PreparedCombined", "is_collection"]
-
 Mode = Literal["min_size", "max_size_cycle", "max_size", "sequential"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -268,6 +266,11 @@ class PreparedCombined:
 def is_collection(loader: Any) -> bool:
     """Whether ``loader`` is a dict of loaders, or a list or tuple with a ``DataLoader`` somewhere in it."""
     return isinstance(loader, Mapping) or (isinstance(loader, list | tuple) and _has_loader(loader))
+
+
+def loaders_in(loader: Any) -> list[Any]:
+    """The loaders in what a Trainer takes in the place of a loader: itself, unless it is several."""
+    return loader.flattened if isinstance(loader, CombinedLoader) else list(_leaves(loader))
 
 
 def _has_loader(part: Any) -> bool:

@@ -14,11 +14,9 @@ from .reading import Reading
 from .seeds import seeded
 from .shards import Real, Share
 
-__all__ = ["Dispatch", "dispatched"]
-
 
 class Dispatch:
-    """Settings of a loader that one process reads for all processes.
+    """How one process reads a loader for all processes.
 
     Args:
         broadcast: Sends an object of process 0 to all, and returns it.
@@ -44,9 +42,80 @@ class Dispatch:
         self.batch_size, self.drop_last, self.steps = batch_size, drop_last, steps
 
     def parts(self, reading: Reading, batches: Iterator[Any] | None) -> Iterator[tuple[Any, Real | None, bool]]:
-        """Like :func:`dispatched`, of ``batches`` that ``reading`` has begun."""
-        read = None if batches is None else _read_ahead(reading, batches)
-        return dispatched(read, self.broadcast, self.share, self.batch_size, self.drop_last)
+        """This process's part of each global batch, what of that is not padding (or ``None``), whether it is the last.
+
+        Every process has to ask for as many parts as the others.
+
+        Args:
+            reading: What has begun ``batches``.
+            batches: What is read, in one process; ``None`` in the others.
+
+        Raises:
+            CoreError: The reading process could not read.
+        """
+        messages = iter(()) if batches is None else self._messages(_read_ahead(reading, batches))
+        while True:
+            # A user's data set may raise anything.
+            parts, real, is_last = decide_on_rank_zero(
+                lambda: next(messages), batches is not None, self.broadcast, _failed, Exception
+            )
+            if parts is not None and parts[self.share.shard] is not None:
+                yield parts[self.share.shard][0], real, is_last
+            if is_last:
+                return
+
+    def _messages(self, batches: Iterator[Any]) -> Iterator[tuple[list[Any] | None, Real | None, bool]]:
+        """The parts of each global batch, with what is not padding, and whether it is the last."""
+        rounds = self._rounds(batches)
+        current = next(rounds, (None, None))
+        while (following := next(rounds, None)) is not None:
+            yield *current, False
+            current = following
+        yield *current, True
+
+    def _rounds(self, batches: Iterator[Any]) -> Iterator[tuple[list[Any], Real | None]]:
+        size = 1 if self.share.split else self.share.shards
+        while current := list(islice(batches, size)):
+            parts, real = self._divide(current)
+            if parts is not None:
+                yield parts, real
+            if len(current) < size:
+                return
+
+    def _divide(self, batches: list[Any]) -> tuple[list[Any] | None, Real | None]:
+        share, shards, batch_size = self.share, self.share.shards, self.batch_size
+        if batch_size is None and not share.split:
+            return _whole(batches, share)
+        sizes = [batch_size_of(batch) for batch in batches]
+        total = sum(size or 0 for size in sizes)
+        if None in sizes and not share.split:
+            return _whole(batches, share)
+        if None in sizes or (batch_size is None and not share.even and total < shards):
+            raise ConfigurationError(
+                f"dispatch_batches: {shards} processes cannot divide a batch of type {type(batches[0]).__name__} with "
+                f"{total} item(s). Yield tensors or structures of tensors, or set dispatch_batches=False."
+            )
+        is_complete = total == (share.global_size(batch_size) if batch_size is not None else total)
+        if is_complete and not share.split:
+            return [(batch,) for batch in batches], None
+        kept = total if is_complete or batch_size is None else share.kept(total, batch_size, self.drop_last)
+        if not kept:
+            return None, None
+        counts = share.counts(kept, batch_size if batch_size is not None else -(-kept // shards))
+        joined = slice_batch(concatenate(batches), 0, kept)
+        missing = sum(counts) - kept
+        if missing:
+            # With these items again: a resumed pass has not read the pass's first ones, and is to be filled with the
+            # same.
+            whole, rest = divmod(missing, kept)
+            joined = concatenate([*[joined] * (1 + whole), *([slice_batch(joined, 0, rest)] if rest else [])])
+        starts = [sum(counts[:shard]) for shard in range(shards)]
+        parts = [
+            (slice_batch(joined, start, start + count),) if count else None
+            for start, count in zip(starts, counts, strict=True)
+        ]
+        is_full = batch_size is not None and is_complete
+        return parts, None if is_full or (batch_size is None and not missing) else share.real(counts, kept)
 
 
 def _read_ahead(reading: Reading, batches: Iterator[Any]) -> Iterator[Any]:
@@ -61,102 +130,8 @@ def _read_ahead(reading: Reading, batches: Iterator[Any]) -> Iterator[Any]:
         yield batch[0] if reading.marks else batch
 
 
-def dispatched(
-    batches: Iterator[Any] | None,
-    broadcast: Callable[[Any], Any],
-    share: Share,
-    batch_size: int | None,
-    drop_last: bool,
-) -> Iterator[tuple[Any, Real | None, bool]]:
-    """This process's part of each global batch, what of that is not padding (or ``None``), and whether it is the last.
-
-    Every process has to ask for as many parts as the others.
-
-    Args:
-        batches: What is read, in one process; ``None`` in the others.
-        broadcast: Sends an object from the reading process to all, and returns it.
-        share: Which part is this process's.
-        batch_size: Items in a batch; ``None`` where batches are passed on whole.
-        drop_last: Whether an incomplete batch is left out.
-
-    Raises:
-        CoreError: The reading process could not read.
-    """
-    messages = iter(()) if batches is None else _messages(batches, share, batch_size, drop_last)
-    while True:
-        # A user's data set may raise anything.
-        parts, real, is_last = decide_on_rank_zero(
-            lambda: next(messages), batches is not None, broadcast, _failed, Exception
-        )
-        if parts is not None and parts[share.shard] is not None:
-            yield parts[share.shard][0], real, is_last
-        if is_last:
-            return
-
-
 def _failed(error: Exception) -> CoreError:
     return CoreError(f"dispatch_batches: the process that reads the data failed: {type(error).__name__}: {error}")
-
-
-def _messages(
-    batches: Iterator[Any], share: Share, batch_size: int | None, drop_last: bool
-) -> Iterator[tuple[list[Any] | None, Real | None, bool]]:
-    """The parts of each global batch, with what is not padding, and whether it is the last."""
-    rounds = _rounds(batches, share, batch_size, drop_last)
-    current = next(rounds, (None, None))
-    while (following := next(rounds, None)) is not None:
-        yield *current, False
-        current = following
-    yield *current, True
-
-
-def _rounds(
-    batches: Iterator[Any], share: Share, batch_size: int | None, drop_last: bool
-) -> Iterator[tuple[list[Any], Real | None]]:
-    size = 1 if share.split else share.shards
-    while current := list(islice(batches, size)):
-        parts, real = _divide(current, share, batch_size, drop_last)
-        if parts is not None:
-            yield parts, real
-        if len(current) < size:
-            return
-
-
-def _divide(
-    batches: list[Any], share: Share, batch_size: int | None, drop_last: bool
-) -> tuple[list[Any] | None, Real | None]:
-    shards = share.shards
-    if batch_size is None and not share.split:
-        return _whole(batches, share)
-    sizes = [batch_size_of(batch) for batch in batches]
-    total = sum(size or 0 for size in sizes)
-    if None in sizes and not share.split:
-        return _whole(batches, share)
-    if None in sizes or (batch_size is None and not share.even and total < shards):
-        raise ConfigurationError(
-            f"dispatch_batches: {shards} processes cannot divide a batch of type {type(batches[0]).__name__} with "
-            f"{total} item(s). Yield tensors or structures of tensors, or set dispatch_batches=False."
-        )
-    is_complete = total == (share.global_size(batch_size) if batch_size is not None else total)
-    if is_complete and not share.split:
-        return [(batch,) for batch in batches], None
-    kept = total if is_complete or batch_size is None else share.kept(total, batch_size, drop_last)
-    if not kept:
-        return None, None
-    counts = share.counts(kept, batch_size if batch_size is not None else -(-kept // shards))
-    joined = slice_batch(concatenate(batches), 0, kept)
-    missing = sum(counts) - kept
-    if missing:
-        # With these items again: a resumed pass has not read the pass's first ones, and is to be filled with the same.
-        whole, rest = divmod(missing, kept)
-        joined = concatenate([*[joined] * (1 + whole), *([slice_batch(joined, 0, rest)] if rest else [])])
-    starts = [sum(counts[:shard]) for shard in range(shards)]
-    parts = [
-        (slice_batch(joined, start, start + count),) if count else None
-        for start, count in zip(starts, counts, strict=True)
-    ]
-    is_full = batch_size is not None and is_complete
-    return parts, None if is_full or (batch_size is None and not missing) else share.real(counts, kept)
 
 
 def _whole(batches: list[Any], share: Share) -> tuple[list[Any] | None, Real | None]:

@@ -15,17 +15,15 @@ from ..errors import CheckpointError, ConfigurationError, quoted
 from ..hints.remedies import add_remedy
 from ..random import get_host_rng_state
 from ..utilities.torch_private import DataLoaderIterator, num_yielded
-from .active_passes import ActivePasses
+from .active_passes import ActivePasses, warn_of_position
 from .dispatch import Dispatch
 from .loader_structure import Epochs, generators_of
-from .rank_comparison import Comparison
-from .reading import MapReading, Reading, Start
+from .rank_comparison import Comparison, data_set_facts
+from .reading import MapReading, Reading, Start, check_length
 from .seeds import PassSeeds, seeded
-from .shards import Real, Share
+from .shards import Real, Share, read_end
 from .streams import watched
 from .transfer import Transfer
-
-__all__ = ["PreparedLoader"]
 
 
 class PreparedLoader(DataLoader[Any]):
@@ -115,16 +113,9 @@ class PreparedLoader(DataLoader[Any]):
         epoch = self._progress.epoch
         start = Start(epoch)
         if pending is not None:
-            start = Start(
-                epoch,
-                pending["offset"],
-                pending["batches"],
-                pending["rng"],
-                pending["shards"] == self._share.shards,
-                pending["loader"],
-                pending["generators"],
-                pending["memory"],
-            )
+            kept = {name: pending[name] for name in ("offset", "batches", "rng", "generators", "memory")}
+            is_same_world = pending["shards"] == self._share.shards
+            start = Start(epoch, **kept, is_same_world=is_same_world, inner=pending["loader"])
         if self._skip > start.batches:
             start.batches, start.offset, start.inner = self._skip, self._skip * self.units, None
         return start
@@ -194,8 +185,7 @@ class PreparedLoader(DataLoader[Any]):
     def leave_ended_pass(self) -> None:
         """Make the next pass the next epoch, if the position that was loaded is at the end of a pass."""
         if self.is_at_end:
-            for _ in self:  # as a loop over it would, which draws what plain torch draws at the end of a pass
-                pass
+            list(read_end(iter(self), self.batches_taken))
 
     @property
     def end_of_dataloader(self) -> bool:
@@ -254,6 +244,7 @@ class PreparedLoader(DataLoader[Any]):
             "left": False,
             "loader": None,
             "memory": memory,
+            "data": data_set_facts(self._reading.own),
             **now,
         }
         running = progress.running
@@ -300,6 +291,8 @@ class PreparedLoader(DataLoader[Any]):
                 f"{shards}. Use {state['shards']}, or load_state_dict(state, reshard=True) to divide the rest again."
             )
         progress = self._progress
+        if is_inside:
+            warn_of_position(state["data"], data_set_facts(self._reading.own), progress.running)
         _set_states(self._generators, state["generators_now"])
         self._reading.remember(state["memory_now"])
         if state["order"] is not None:
@@ -318,6 +311,7 @@ class _Progress:
         self.running: _Pass | None = None
         self.pending: dict[str, Any] | None = None
         """A position that was loaded, and from which the next pass starts."""
+        self.had_batches = False
 
 
 class _Pass:
@@ -365,7 +359,7 @@ class _Pass:
         return watched(iterator, self._reading.own)
 
     def batches(self) -> Iterator[Any]:
-        """What the user iterates over."""
+        """The iterator that the user gets."""
         is_direct = (
             self._transfer is None
             and self._dispatch is None
@@ -421,9 +415,17 @@ class _Pass:
     def _end(self) -> None:
         self.is_left = not self.is_finished
         self._taken, self._counts_itself = self.taken, True
-        self._iterator = self.loader = None
+        loader, self._iterator, self.loader = self.loader, None, None
         self._ahead.clear()
         self._active.ends(self)
+        assert loader is not None
+        progress, offset = loader._progress, self.start.offset
+        if self.is_finished:
+            reads = self._reading if self._dispatch is None else self._dispatch
+            # The first process has a batch where any has one.
+            is_again = progress.had_batches and not offset and (self._share.even or self._share.shard == 0)
+            check_length(self._reading.own, reads.steps, offset, self._taken, is_again)
+        progress.had_batches |= self._taken > 0
 
     def _read(self) -> bool:
         """Whether there is a next batch; it is read, and its copy to the device begun."""
@@ -462,7 +464,7 @@ class _Pass:
         return self._real if self._counts_itself or not taken else self._reading.real(taken - 1)
 
     def absent(self) -> tuple[int, ...]:
-        """The parts of the data that have no more batch, where this part has its newest: with uneven batches."""
+        """The parts of the data that have no batch next to the newest batch of this part, if batches are uneven."""
         real = None if self._share.even else self.real()
         return () if real is None else tuple(part for part, count in enumerate(real) if count == 0)
 

@@ -12,8 +12,6 @@ from torch.utils.data import Sampler
 
 from ..errors import ConfigurationError
 
-__all__ = ["Epochs", "check_sharded", "generators_of", "keeps_epoch_from_workers", "loader_parts", "set_epoch"]
-
 
 def loader_parts(loader: Any) -> list[Any]:
     """``loader``, its data set and samplers, and those that they in turn draw from."""

@@ -12,7 +12,7 @@ from torch import Generator
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from ..errors import ConfigurationError, WrongTypeError
-from ..hints.argument_checks import suggest_arguments_of
+from ..hints.argument_checks import check_count, check_flags, suggest_arguments_of
 from ..strategies.base import Strategy
 from .active_passes import ActivePasses
 from .dispatch import Dispatch
@@ -23,12 +23,6 @@ from .reading import MapReading, StreamReading, make_reading
 from .seeds import PassSeeds, draw_seed
 from .shards import Share, index_source
 from .transfer import Transfer
-
-__all__ = [
-    "DataSettings",
-    "prepare_loader",
-    "skip_first_batches",
-]
 
 
 @suggest_arguments_of
@@ -47,7 +41,9 @@ class DataSettings:
     dispatch_batches: bool | None = None
     """Whether process 0 alone reads the data and sends the other processes their part. ``None`` means no in
     the Trainer, where each process reads the data and takes its part. In a Runtime it means yes for iterable data that
-    is the same in all processes: the code of its class asks for no rank, and what it holds is equal."""
+    is the same in all processes: the code of its class asks for no rank, and what it holds is equal. Process 0 then
+    reads one global batch ahead of the loop, to know the last one: set ``False`` for data that acts with the weights
+    of the newest step, such as a replay buffer."""
     even_batches: bool = True
     """Whether every process makes the same number of steps: the last global batch is divided evenly, and padded where
     the number of processes does not divide it, with the first items of the pass (with ``dispatch_batches``, with its
@@ -65,16 +61,8 @@ class DataSettings:
     has streams. From pinned memory (``DataLoader(pin_memory=True)``) the copy then overlaps with the step."""
 
     def __attrs_post_init__(self) -> None:
-        for name in (
-            "split_batches",
-            "even_batches",
-            "use_seedable_sampler",
-            "use_stateful_dataloader",
-            "non_blocking",
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise WrongTypeError(f"{name}={value!r}: must be True or False, not {type(value).__name__}.")
+        others = ("dispatch_batches", "data_seed")
+        check_flags(**{name: value for name, value in attrs.asdict(self).items() if name not in others})
         if not (self.dispatch_batches is None or isinstance(self.dispatch_batches, bool)):
             raise WrongTypeError(f"dispatch_batches={self.dispatch_batches!r}: must be True, False or None.")
         seed = self.data_seed
@@ -265,8 +253,7 @@ def skip_first_batches(loader: Any, num_batches: int = 0) -> PreparedLoader:
     Raises:
         ConfigurationError: ``num_batches`` is not an integer ≥ 0.
     """
-    if isinstance(num_batches, bool) or not isinstance(num_batches, int) or num_batches < 0:
-        raise ConfigurationError(f"num_batches={num_batches!r}: must be an integer ≥ 0.")
+    check_count("num_batches", num_batches, 0)
     prepared = loader if isinstance(loader, PreparedLoader) else PreparedLoader(make_reading(loader, Share()), Share())
     if num_batches < prepared.batches_taken:
         prepared.leave_ended_pass()

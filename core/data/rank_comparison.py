@@ -23,17 +23,6 @@ from ..utilities.nested import leaves
 from .loader_structure import loader_parts
 from .shards import index_source
 
-__all__ = [
-    "FACTS",
-    "Comparison",
-    "comparison",
-    "data_set_facts",
-    "facts_of_indices",
-    "facts_of_items",
-    "is_same_everywhere",
-    "refuse_other_data",
-]
-
 logger = logging.getLogger(__name__)
 
 FACTS = 9
@@ -166,7 +155,7 @@ class Comparison:
 
 
 def comparison(strategy: Strategy, loader: Any) -> Comparison | None:
-    """What compares the reading of ``loader``, where the processes of the run have a store."""
+    """A comparison of what the processes read from ``loader``; ``None`` without a store."""
     return Comparison(strategy, loader) if isinstance(strategy, ProcessGroupStrategy) else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -21,18 +21,16 @@ from torch.utils.data import (
     default_convert,
 )
 
-from ..errors import CheckpointError, WrongTypeError
+from ..errors import CheckpointError, ConfigurationError, WrongTypeError
 from ..logging import get_logger
 from ..random import get_host_rng_state
-from ..utilities.torch_private import clear_kept_iterator, kept_iterator
+from ..utilities.torch_private import DataLoaderIterator, clear_kept_iterator, kept_iterator
 from .loader_structure import keeps_epoch_from_workers
 from .rank_comparison import facts_of_indices
 from .seeds import PassSeeds, draw_seed, mix, replayed, seeded
 from .shards import Real, ShardedSampler, Share, check_split, index_source
 from .streams import MarkedCollate, ShardedStream, stream_steps
 from .workers import Workers
-
-__all__ = ["MapReading", "Reading", "Start", "StreamReading", "clone_loader", "in_order", "make_reading"]
 
 logger = get_logger(__name__)
 
@@ -96,7 +94,6 @@ class Reading:
 
     def begin(self, start: Start, seeds: PassSeeds | None) -> Iterator[Any]:
         """The batches of a pass."""
-        del seeds
         with start.replay():
             batches: Iterator[Any] = self.workers.iterate(self.loader)
             for _ in range(start.batches):
@@ -113,7 +110,6 @@ class Reading:
 
     def real(self, number: int) -> Real | None:
         """For batch ``number`` from the start of the pass: what of its global batch is not padding."""
-        del number
         return None
 
     def facts(self) -> list[int]:
@@ -125,11 +121,10 @@ class Reading:
 
     def indices(self, number: int) -> list[Any] | None:
         """The indices of this process's batch ``number`` of the pass in the data set; ``None`` if there are none."""
-        del number
         return None
 
     def memory(self) -> dict[str, Any]:
-        """What the next pass depends on, of those before."""
+        """The state from earlier passes that the next pass depends on."""
         return {"drawn": False, "base": 0}
 
     def remember(self, memory: Mapping[str, Any]) -> None:
@@ -140,8 +135,7 @@ class Reading:
         return None
 
     def batch_seed(self, number: int) -> int | None:
-        """What this process draws batch ``number`` of the pass with; ``None`` to draw on as before."""
-        del number
+        """The seed for batch ``number`` of the pass; ``None`` to leave the generators as they are."""
         return None
 
 
@@ -158,10 +152,11 @@ class MapReading(Reading):
     def __init__(self, loader: DataLoader[Any], share: Share, seed_shard: int, is_shared: bool) -> None:
         super().__init__(loader)
         source, batch_size, drop_last = index_source(loader)
-        self.sampler = ShardedSampler(source, batch_size, drop_last, share, loader.batch_sampler is not None)
+        replaced = "sampler" if loader.batch_sampler is None else "batch_sampler"
+        own = getattr(loader, replaced)
+        self.sampler = ShardedSampler(source, batch_size, drop_last, share, own, loader.batch_sampler is not None)
         self.sampler.seed_shard = seed_shard
         self.share, self.units = share, self.sampler.units
-        replaced = "sampler" if loader.batch_sampler is None else "batch_sampler"
         self.loader = clone_loader(loader, **{replaced: self.sampler})
         self._isolates = is_shared and loader.num_workers == 0 and _may_draw(loader)
         self._has_own_order = share.shards == 1 and not is_shared
@@ -205,7 +200,8 @@ class MapReading(Reading):
             elif resumes and not sampler.has_begun:  # a class of the user's own, whose __iter__ begins with a batch
                 sampler.primes = False
                 batches = chain(list(islice(batches, 1)), batches)
-        return batches
+        is_free = isinstance(batches, DataLoaderIterator) or (self.share.shards == 1 and not resumes)
+        return batches if is_free else _begun_by(batches, own, lambda: sampler.has_begun)
 
     def _draw(self, epoch: int, seeds: PassSeeds | None) -> tuple[int, int | None]:
         """The base seed of a pass and the seed of its order, as plain torch draws them."""
@@ -222,7 +218,7 @@ class MapReading(Reading):
         return self.sampler.steps(offset)
 
     def real(self, number: int) -> Real | None:
-        """What is not padding."""
+        """The number of items of each process that are not padding."""
         return self.sampler.real.get(number)
 
     def facts(self) -> list[int]:
@@ -305,6 +301,8 @@ class StreamReading(Reading):
                 continued: Iterator[Any] = self.workers.iterate(own)
                 return continued
             batches: Iterator[Any] = self._iterate()
+            if self.share.shards > 1 and not self.marks:
+                batches = _begun_by(batches, own, lambda: bool(self._stream.has_begun))
             for number in range(start.batches):
                 seed = self.batch_seed(number)
                 with nullcontext() if seed is None else seeded(seed):
@@ -332,6 +330,7 @@ class StreamReading(Reading):
         base = seeds.of(start.epoch)[0] if seeds is not None and self.own.generator is None else None
         self._seed = draw_seed(self.own.generator) if base is None else base
         self._stream.seed.fill_(self._seed)
+        self._stream.has_begun.fill_(False)
         self._stream.offset, self._first = offset, 0
         object.__setattr__(self._clone, "generator", Generator().manual_seed(mix(self._seed, self._seed_shard)))
 
@@ -389,6 +388,58 @@ def make_reading(
     if isinstance(loader.dataset, IterableDataset):
         return StreamReading(loader, share, seed_shard, is_shared, is_seeded)
     return MapReading(loader, share, seed_shard, is_shared)
+
+
+def _begun_by(batches: Iterator[Any], loader: Any, has_begun: Callable[[], bool]) -> Iterator[Any]:
+    """``batches``, if they are of an iterator over the data that the pass has begun.
+
+    Raises:
+        ConfigurationError: A class of the user's own takes them from elsewhere.
+    """
+    for batch in batches:
+        if not has_begun():
+            raise ConfigurationError(
+                f"data: {type(loader).__name__} takes its batches from an iterator that it began before it was "
+                "prepared, so they are not divided among the processes, and a resumed run does not find its place. "
+                "Begin it in __iter__; for workers that live on after a pass, use a DataLoader with "
+                "persistent_workers=True. If it already yields only this process's part, prepare it with sharded=True."
+            )
+        yield batch
+
+
+def check_length(loader: Any, steps: Callable[[int], int], offset: int, found: int, is_again: bool) -> None:
+    """Compare the number of batches in a pass over ``loader`` from ``offset`` on with what ``steps`` says of it.
+
+    Another number is a warning.
+
+    Args:
+        loader: The user's own.
+        steps: Says how many there are from an offset on.
+        offset: Where the pass began.
+        found: How many there were.
+        is_again: Whether it began at the start of data that had batches in an earlier pass.
+
+    Raises:
+        ConfigurationError: There are none any more, and ``steps`` does not say so.
+    """
+    said: int | None = None
+    with suppress(TypeError):  # no length
+        said = steps(offset)
+    if is_again and not found and said != 0:
+        raise ConfigurationError(
+            f"data: {type(loader).__name__} has no batch, and a pass before had some. It must yield batches each time "
+            "it is iterated: a generator, and a data set or sampler whose __iter__ returns the same iterator, can be "
+            "read once only."
+        )
+    if said is not None and said != found:
+        logger.warning_once(
+            "data: a pass over %s had %d batch(es), and its length is %d: accumulated gradients may be left over at "
+            "the end of an epoch, or an epoch end within its batches. Let the __len__ of its data or sampler be "
+            "exact, or raise TypeError: then the end is found by reading ahead",
+            type(loader).__name__,
+            found,
+            said,
+        )
 
 
 def in_order(loader: Any) -> Any:

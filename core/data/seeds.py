@@ -20,8 +20,6 @@ from torch import Generator, Tensor
 
 from ..random import get_host_rng_state, set_host_rng_state
 
-__all__ = ["PassSeeds", "SeededIndex", "draw_seed", "mix", "replayed", "seeded"]
-
 
 def mix(*numbers: int) -> int:
     """One seed, of 63 bits, from several numbers."""

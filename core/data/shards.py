@@ -12,15 +12,10 @@ from torch import Generator
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler
 
 from ..errors import ConfigurationError
+from ..logging import get_logger
 from .seeds import SeededIndex, mix, seeded
 
-__all__ = [
-    "Real",
-    "ShardedSampler",
-    "Share",
-    "index_source",
-]
-
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -56,7 +51,7 @@ class Share:
         return size - size % batch_size
 
     def counts(self, size: int, batch_size: int) -> list[int]:
-        """Of a global batch of ``size`` items: how many items each process takes, with padding."""
+        """For a global batch of ``size`` items: how many items each process takes, padding included."""
         if self.even:
             return [-(-size // self.shards)] * self.shards
         if self.split:
@@ -83,7 +78,7 @@ class Share:
 
     @staticmethod
     def real(counts: Sequence[int], size: int) -> tuple[int, ...]:
-        """Of a global batch of ``size`` items: how many items of each process are no padding; they come first."""
+        """For a global batch of ``size`` items: how many items of each process are real; padding follows them."""
         found = []
         for count in counts:
             found.append(min(max(size, 0), count))
@@ -121,6 +116,7 @@ class ShardedSampler(Sampler[Any]):
         batch_size: Items in a batch that is made of the sampler's indices; ``None`` where ``source`` gives batches.
         drop_last: Whether an incomplete batch is left out.
         share: Which part is this process's.
+        replaced: The user's own sampler or batch sampler, whose other attributes it has.
         is_batches: Whether ``source`` gives batches of indices; it may anyway, as lists.
 
     Raises:
@@ -128,12 +124,19 @@ class ShardedSampler(Sampler[Any]):
     """
 
     def __init__(
-        self, source: Iterable[Any], batch_size: int | None, drop_last: bool, share: Share, is_batches: bool
+        self,
+        source: Iterable[Any],
+        batch_size: int | None,
+        drop_last: bool,
+        share: Share,
+        replaced: Any,
+        is_batches: bool,
     ) -> None:
-        self.sampler = source
+        self.replaced = replaced
+        self.source = source
         self.batch_size, self.drop_last, self.share, self.is_batches = batch_size, drop_last, share, is_batches
         self.order_seed: int | None = None
-        """What an order without its own generator is drawn with; ``None`` to draw it as plain torch does."""
+        """The seed of an order without its own generator; ``None`` to draw it as plain torch does."""
         self.reseed = False
         """Whether an order is drawn with :attr:`order_seed` even by a sampler with its own generator."""
         self.worker_seed: int | None = None
@@ -148,17 +151,22 @@ class ShardedSampler(Sampler[Any]):
         self.has_begun = False
         """Whether the order of the pass is drawn."""
         self.head: list[Any] = []
-        """What ``source`` gave first in the pass, for all processes."""
+        """The first items of ``source`` in the pass, for all processes."""
         self.kept: list[Any] | None = None
         """This process's indices of each batch of the pass, where they are asked for."""
         self.real: dict[int, Real] = {}
-        """For each incomplete global batch of the pass, by number from its start: what of it is not padding."""
+        """For each incomplete global batch, by its number in the pass: its items that are not padding."""
         if share.split and share.shards > 1:
             check_split(batch_size, is_batches, share.shards)
         self.units = 1 if share.split or share.shards == 1 else share.shards
         """How far a step moves in ``source``, in its own units."""
         if batch_size is not None:
             self.units = share.global_size(batch_size)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "replaced":  # of a copy that has no attributes yet
+            raise AttributeError(name)
+        return getattr(self.replaced, name)
 
     # -- length --------------------------------------------------------------------------------------------------
 
@@ -171,7 +179,7 @@ class ShardedSampler(Sampler[Any]):
         Raises:
             TypeError: ``source`` has no length.
         """
-        left = max(len(self.sampler) - offset, 0)  # type: ignore[arg-type]
+        left = max(len(self.source) - offset, 0)  # type: ignore[arg-type]
         return self.share.steps(left, self.units, self.batch_size, self.drop_last)
 
     # -- a pass --------------------------------------------------------------------------------------------------
@@ -215,9 +223,9 @@ class ShardedSampler(Sampler[Any]):
 
     def _draw(self, seed: int | None) -> Iterable[Any]:
         """The order of the pass, drawn at once where it is drawn from a seed."""
-        source: Any = self.sampler
+        source: Any = self.source
         if seed is None or not hasattr(source, "__len__"):
-            return self.sampler
+            return self.source
         if type(source) is SequentialSampler:
             return range(len(source))
         if type(source) is RandomSampler and (source.generator is None or self.reseed):
@@ -225,7 +233,9 @@ class ShardedSampler(Sampler[Any]):
             source.generator = Generator().manual_seed(seed)
             return list(source)
         with seeded(seed):
-            return list(source)
+            drawn = iter(source)
+            order = list(islice(drawn, len(source)))
+            return order + list(read_end(drawn, len(order)))
 
     def _deal_items(self, number: int, items: Sequence[Any], first: Sequence[Any]) -> list[Any] | None:
         share, batch_size = self.share, self.batch_size
@@ -282,3 +292,22 @@ def check_split(batch_size: int | None, is_batches: bool, shards: int) -> None:
             f"split_batches=True: batch_size={batch_size} is not divisible by {shards} processes. Choose a batch size "
             f"such as {max(batch_size // shards, 1) * shards}."
         )
+
+
+def read_end(batches: Iterator[Any], number: int) -> Iterator[Any]:
+    """Read the end of a pass, as a loop does, where plain torch draws numbers; yields nothing.
+
+    A further batch is a warning, and the pass is left there.
+
+    Args:
+        batches: What is left of the pass: batches, or what a sampler draws.
+        number: How many there were before, which is its length.
+    """
+    for _ in batches:
+        logger.warning_once(
+            "data: a pass goes on after its length, %d, at which an epoch of the Trainer ends. Let the __len__ of its "
+            "data or sampler be exact, or raise TypeError: then the end is found by reading ahead",
+            number,
+        )
+        break
+    yield from ()

@@ -17,13 +17,6 @@ from .rank_comparison import FACTS, facts_of_items
 from .seeds import mix, seeded
 from .shards import Real, Share
 
-__all__ = [
-    "MarkedCollate",
-    "ShardedStream",
-    "stream_steps",
-    "watched",
-]
-
 logger = get_logger(__name__)
 
 
@@ -56,11 +49,15 @@ class ShardedStream(IterableDataset[Any]):
         # Shared memory: workers that live on after a pass read the next pass's seed there.
         self.seed: Tensor = torch.zeros((), dtype=torch.int64)
         self.seed.share_memory_()  # type: ignore[no-untyped-call]
+        self.has_begun = torch.zeros((), dtype=torch.bool)
+        """Whether the newest pass reads it; also in shared memory."""
+        self.has_begun.share_memory_()  # type: ignore[no-untyped-call]
         self.facts = torch.zeros(FACTS, dtype=torch.int64)
         """What was read first, by the first worker; also in shared memory."""
         self.facts.share_memory_()  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[Any]:
+        self.has_begun.fill_(True)
         share = self.share
         units = share.shards if self.batch_size is None else share.global_size(self.batch_size)
         info = get_worker_info()
@@ -192,7 +189,7 @@ def _compared(batches: Iterator[Any], loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether both have the same tensors, of which at least one has elements that differ from each other."""
+    """Whether both have the same tensors, and at least one tensor has more than one distinct value."""
     pairs = [[leaf for _, leaf in leaves(each) if isinstance(leaf, torch.Tensor)] for each in (one, other)]
     if not pairs[0] or len(pairs[0]) != len(pairs[1]):
         return False

@@ -11,8 +11,6 @@ from torch import Tensor
 from ..accelerators.base import device_function
 from ..utilities.nested import map_tensors
 
-__all__ = ["Transfer"]
-
 
 class Transfer:
     """Copies batches to ``device``; on a separate stream where the device has streams.

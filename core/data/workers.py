@@ -25,13 +25,6 @@ from ..utilities.torch_private import (
     set_worker_function,
 )
 
-__all__ = [
-    "Handled",
-    "Workers",
-    "handled_signals",
-]
-
-
 _END: Any = object()
 """In place of a batch, where there is none."""
 _set_mask: Callable[..., Collection[int]] = getattr(signal, "pthread_sigmask", lambda *_: ())

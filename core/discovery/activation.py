@@ -26,15 +26,6 @@ from ..specs import BackendSpec
 from .import_side_effects import ProcessState
 from .loading import describe, load, target_name, trace
 
-__all__ = [
-    "Activation",
-    "Elsewhere",
-    "Failure",
-    "activate",
-    "activate_watched",
-    "load_watched",
-]
-
 logger = logging.getLogger(__name__)
 
 
@@ -60,7 +51,7 @@ class Failure:
 
 
 class Elsewhere(Exception):
-    """What a plugin raised in the process that queries plugins; shown as the cause of an error in this one.
+    """An exception that a plugin raised in the process that queries plugins; the cause of an error in this process.
 
     Args:
         traceback: The traceback, as Python prints it there.
@@ -258,6 +249,10 @@ _refused: dict[str, str] = {}
 """By target or module, why it was rejected: a module runs once in a process, and is rejected each time after that."""
 
 
+_harmless: dict[str, ModuleType | None] = {}
+"""By target, its module, which was imported without a change of this process: that need not be compared again."""
+
+
 def load_watched(spec: BackendSpec, origin: str) -> type[Any]:
     """Like :func:`core.discovery.loading.load`, and rejects a target whose import changes this process.
 
@@ -265,11 +260,16 @@ def load_watched(spec: BackendSpec, origin: str) -> type[Any]:
         BackendError: See there; or the import changes the process, which is undone where it can be.
     """
     target = target_name(spec.target)
+    module = target.partition(":")[0]
+    if (known := _harmless.get(target)) is not None and known is sys.modules.get(module):
+        return load(spec, origin)
     state = ProcessState()
     try:
-        return load(spec, origin)
+        found = load(spec, origin)
     finally:
         _refuse(target, state, f"{spec.kind} {spec.name!r} of {origin}")
+    _harmless[target] = sys.modules.get(module)
+    return found
 
 
 def activate_watched(module: str, declared: Mapping[str, set[str]]) -> Activation:

@@ -21,8 +21,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["Cache", "directory", "fingerprint"]
-
 logger = logging.getLogger(__name__)
 
 _FORMAT = 1

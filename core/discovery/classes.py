@@ -16,8 +16,6 @@ from .metadata import check_needs, is_there
 from .scan import Row
 from .selection import survey, why_unusable
 
-__all__ = ["class_names", "find_class", "usable_classes"]
-
 
 def find_class(kind: str, name: str, argument: str, further: Sequence[str] = ()) -> type[Any]:
     """The class called ``name``; it is imported, and no other.

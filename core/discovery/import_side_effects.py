@@ -23,8 +23,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-__all__ = ["ProcessState"]
-
 
 class ProcessState:
     """The state of this process, as it is when the object is created."""
@@ -129,7 +127,7 @@ def _set_handler(name: str, value: Any) -> None:
 
 
 def _filters() -> dict[str, Any]:
-    """The filters that decide about any warning of one of Python's own classes; many packages add one for their own."""
+    """The warning filters for a whole category of Python's own; many packages add filters for their own categories."""
     return {
         "": [
             entry

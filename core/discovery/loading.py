@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from ..specs import BackendSpec
 
-__all__ = ["check_class", "describe", "import_target", "load", "load_target", "target_name", "trace"]
-
 
 def import_target(target: str) -> Any:
     """The object that ``"package.module:attribute"`` names.

@@ -21,16 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "AUTOLOAD",
-    "check_before_torch",
-    "check_needs",
-    "is_there",
-    "unmet",
-    "unmet_needs",
-    "unreadable",
-]
-
 
 _OPERATORS = ("~=", "==", "!=", "<=", ">=", "<", ">")
 
@@ -170,7 +160,7 @@ def unreadable(path: Sequence[str] | None = None, *, metadata: bool = False) -> 
 
 
 def check_before_torch(environ: Mapping[str, str]) -> None:
-    """Call this before ``import torch``, which would fail of such a file without saying which.
+    """Call this before ``import torch``, which would fail because of this file without naming it.
 
     Args:
         environ: The environment variables; nothing is checked where :data:`AUTOLOAD` is ``0``.

@@ -25,19 +25,6 @@ from .loading import describe, import_target, load_target, target_name, trace
 from .probe import ask
 from .scan import Row
 
-__all__ = [
-    "VARIABLE",
-    "Learning",
-    "Verdict",
-    "activation_of",
-    "changed_by",
-    "decoded",
-    "encoded",
-    "failed_activation",
-    "learn",
-    "vet",
-]
-
 logger = logging.getLogger(__name__)
 
 
@@ -82,7 +69,7 @@ class Learning:
 
     @property
     def cache(self) -> Cache:
-        """What earlier runs have learnt."""
+        """The answers of earlier runs."""
         if self._cache is None:
             self._cache = Cache(self._environ)
         return self._cache
@@ -251,7 +238,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def changed_by(changes: str) -> str:
-    """Why a plugin is rejected whose import makes these changes."""
+    """The reason to reject a plugin that makes these changes when it is imported."""
     return f"its import changes this process, which could spoil the program that uses it: {changes}"
 
 

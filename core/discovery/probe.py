@@ -21,8 +21,6 @@ from .scan import Row
 if TYPE_CHECKING:
     from ..specs import AcceleratorSpec
 
-__all__ = ["TIMED_OUT", "DetectResult", "ask", "detect", "probe"]
-
 Job = dict[str, Any]
 """What the process does: see :mod:`core.discovery.worker`."""
 Answer = dict[str, Any]
@@ -292,7 +290,7 @@ class _Worker(ChildProcess):
         return [job for job in self._jobs if job["id"] not in found]
 
     def death(self, timeout: float) -> Answer:
-        """What ended the process, as the answer to the job that it died of."""
+        """The end of the process, as the answer to the job that caused it."""
         log = self.read("log")
         timed_out = self.timed_out or log.startswith("Timeout")
         error = f"{TIMED_OUT} {timeout:g} s" if timed_out else describe_end(self.exit_code)

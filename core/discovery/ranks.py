@@ -23,8 +23,6 @@ from .loading import import_target
 if TYPE_CHECKING:
     from .registry import Registry
 
-__all__ = ["by_priority", "claim_ranks_of", "has_started", "launched_ranks", "ranks_by", "with_variables"]
-
 _SETTINGS = ("CORE_PLUGINS", "CORE_PROBE_TIMEOUT", "XDG_CACHE_HOME", "HOME", "LOCALAPPDATA")
 """The variables that decide which plugins are found, and where their specs are kept."""
 _is_asking = ContextVar("_is_asking", default=False)

@@ -22,8 +22,6 @@ from .plugin_answers import Learning, Verdict
 from .scan import Row, normalized
 from .selection import Survey, survey, why_unusable
 
-__all__ = ["Registry"]
-
 logger = logging.getLogger(__name__)
 
 THIS_PROCESS = "this process"
@@ -379,7 +377,7 @@ class Registry:
         return UnknownNameError(text + " If a plugin provides it, run: pip install torch-hal-PLUGIN")
 
     def _provided(self, kind: str, name: str) -> str:
-        """What keeps known distributions from providing ``name``; empty if none is known."""
+        """The reason why no known distribution provides ``name`` here; empty if none is known."""
         absent: list[str] = []
         for distribution in providers(kind, name):
             rows = [row for row in self._rows if normalized(row.distribution) == distribution and row.kind == kind]

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-__all__ = ["CORE", "Damage", "Row", "normalized", "scan"]
-
 CORE = "torch-hal"
 """The name of this distribution."""
 

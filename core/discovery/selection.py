@@ -25,8 +25,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["VARIABLE", "Survey", "survey", "why_unusable"]
-
 VARIABLE = "CORE_PLUGINS"
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from .registry import Registry
     from .scan import Row
 
-__all__ = ["main"]
-
 _TORCH = -1
 _WITHOUT_TORCH, _WITH_TORCH = 4, 32
 """GiB of memory that a plugin's light modules, and its classes with torch, may allocate."""
@@ -224,7 +222,7 @@ class _Jobs:
 
 
 def _missing(row: Row) -> str:
-    """What the row's distribution needs and is not installed; empty if nothing is missing."""
+    """The requirements of the row's distribution that are not installed; empty if all are."""
     try:
         check_needs(f"{KINDS[row.kind].title} {row.name!r}", row.distribution)
     except BackendError as error:
@@ -246,7 +244,6 @@ def _missing_engine(error: BaseException, row: Row) -> str:
 
 
 def _ask_nothing(registry: Registry, spec: Any, row: Row) -> None:
-    del registry
     load_target(spec)
     row.state = "available"
 
@@ -270,7 +267,6 @@ def _count(accelerator: Any) -> int:
 
 
 def _ask_environment(registry: Registry, spec: Any, row: Row) -> None:
-    del registry
     environment = load_target(spec)
     started = (import_target(spec.detect) if spec.detect else environment.detect)(dict(os.environ))
     row.state = "available" if started else "unavailable"

@@ -15,8 +15,6 @@ from ..errors import CoreError
 from . import installed, machine, processes
 from .report import Check, Report, limited
 
-__all__ = ["examine", "main"]
-
 _QUICK = 10.0
 _LONGEST = 3600.0
 _BROKEN = ("failed", "incompatible", "conflict")
@@ -104,7 +102,7 @@ def _plugins(report: Report, environ: Mapping[str, str], timeout: float, hardwar
 
 
 def _of_row(row: Row, timeout: float) -> Check:
-    """What is wrong with a backend, a logger or a profiler."""
+    """The problems of a backend, a logger or a profiler."""
     subject, off = f"{row.kind} {row.name!r} of {row.distribution}", f"turn it off: CORE_PLUGINS=-{row.name}"
     if row.reason.startswith(TIMED_OUT):  # on a busy machine, that says nothing about the plugin
         found = f"{subject} has not answered within {timeout:g} s: it hangs, or this machine is busy"

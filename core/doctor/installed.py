@@ -13,8 +13,6 @@ import importlib_metadata
 
 from .report import Check
 
-__all__ = ["check_folders", "check_metadata", "versions"]
-
 _DEPENDENCIES = ("torch", "pluggy", "attrs", "packaging", "importlib-metadata", "numpy")
 _GROUP = re.compile(r"^\s*\[\s*torch\.backends\s*\]\s*$(.*?)(?=^\s*\[|\Z)", re.MULTILINE | re.DOTALL)
 _UNUSED = {"__main__", "test", "this", "antigravity", "turtle", "turtledemo", "idlelib", "lib2to3"}
@@ -23,7 +21,7 @@ _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def versions() -> dict[str, str]:
-    """Of Python, the system, torch-hal and its dependencies."""
+    """The versions of Python, the system, torch-hal and its dependencies."""
     found = {
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": platform.platform(),

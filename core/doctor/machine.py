@@ -16,8 +16,6 @@ from ..environments.local import OWNER
 from ..errors import ConfigurationError, CoreError
 from .report import Check
 
-__all__ = ["check_disk", "check_memory", "check_ports", "check_variables", "environment"]
-
 _MIB = 1 << 20
 _SMALLEST_DISK = 1024 * _MIB
 _SMALLEST_MEMORY = 64 * _MIB

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from ..utilities.child_process import ChildProcess, describe_end
 from .report import Check
 
-__all__ = ["check_collective", "check_plan", "check_torch"]
-
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 _IMPORT = """\

@@ -12,8 +12,6 @@ from attrs import asdict, define, field
 
 from ..errors import harmless
 
-__all__ = ["SCHEMA", "Check", "Report", "limited"]
-
 SCHEMA = 1
 """The version of the JSON. It increases when a key is renamed or removed, or changes its meaning."""
 
@@ -40,7 +38,7 @@ class Report:
     """One page."""
 
     versions: dict[str, str] = field(factory=dict)
-    """Of Python, the system, torch, torch-hal and its dependencies; ``not installed`` if it is not."""
+    """The versions of Python, the system, torch, torch-hal and its dependencies, or ``not installed``."""
     plugins: dict[str, str] = field(factory=dict)
     """The versions of the distributions that provide backends."""
     environment: dict[str, str] = field(factory=dict)
@@ -98,7 +96,7 @@ def _wrapped(start: str, text: str) -> list[str]:
 
 
 def limited(name: str, check: Callable[[], list[Check]], seconds: float) -> list[Check]:
-    """What ``check`` returns. One that raises, or does not return in time, is a separate problem.
+    """Return what ``check`` returns. If it raises or takes too long, report that as a separate problem.
 
     A file system that does not answer blocks a thread for good; a daemon thread does not keep the process from ending.
     """

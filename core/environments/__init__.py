@@ -2,8 +2,10 @@
 
 from ..utilities.lazy import lazy_names
 from .base import ClusterEnvironment, LaunchedEnvironment, RankVariables, whole_number
-from .job_schedulers import LSFEnvironment, MPICHEnvironment, OpenMPIEnvironment, PMIxEnvironment, SlurmEnvironment
 from .local import LocalEnvironment
+from .lsf import LSFEnvironment
+from .mpi import MPICHEnvironment, OpenMPIEnvironment
+from .slurm import PMIxEnvironment, SlurmEnvironment
 from .torch_env import KubeflowEnvironment, PlainEnvironment, TorchElasticEnvironment
 
 __all__ = [

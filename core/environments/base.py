@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -12,17 +13,6 @@ from attrs import frozen
 
 from ..errors import ConfigurationError
 from ..utilities.renamed import Renaming
-
-__all__ = [
-    "LARGEST_ID",
-    "LARGEST_PORT",
-    "LAUNCHED",
-    "TORCHRUN_VARIABLES",
-    "ClusterEnvironment",
-    "LaunchedEnvironment",
-    "RankVariables",
-    "whole_number",
-]
 
 
 class ClusterEnvironment(Renaming, ABC):
@@ -135,7 +125,6 @@ class ClusterEnvironment(Renaming, ABC):
         Raises:
             ConfigurationError: The cluster has started another number of processes or machines.
         """
-        del processes_per_node, num_nodes
 
     @property
     def restarted_since(self) -> float | None:
@@ -209,7 +198,7 @@ class LaunchedEnvironment(ClusterEnvironment):
     variables: RankVariables
     """The names of the environment variables."""
     advice: str = ""
-    """What to observe when the variables are set by hand, for error messages."""
+    """Advice for variables that are set by hand, for error messages."""
     ranks_count_through: bool = True
     """Whether ranks are consecutive on each machine, machine after machine."""
 
@@ -350,3 +339,13 @@ def whole_number(
         valid = f"≥ {low}" if high is None else f"from {low} to {high}"
         raise ConfigurationError(f"environment variable {variable} {given}. It must be an integer {valid}.")
     return number
+
+
+_FIRST_PORT, _PORTS = 20000, 12000
+"""The range of ports, below those that Linux uses for outgoing connections."""
+
+
+def port_of(job: int | str) -> int:
+    """The port that follows from the number or the name of a job: another job has another one, nearly always."""
+    number = job if isinstance(job, int) else zlib.crc32(os.fsencode(job))
+    return _FIRST_PORT + number % _PORTS

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
-"""The variable with the network interface at which gloo listens; without it, that of the machine's name."""
+"""The variable that names gloo's network interface. By default it is the interface of the host name's address."""
 
 LAUNCH_VARIABLES = (
     *(LAUNCHED, "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"),

@@ -7,15 +7,9 @@ from collections.abc import Mapping
 
 from ..errors import ConfigurationError
 from .base import LAUNCHED, TORCHRUN_VARIABLES, LaunchedEnvironment, RankVariables, whole_number
-from .job_schedulers import LSFEnvironment, MPICHEnvironment, OpenMPIEnvironment, SlurmEnvironment
-
-__all__ = [
-    "KubeflowEnvironment",
-    "PlainEnvironment",
-    "TorchElasticEnvironment",
-    "check_size",
-    "has_env_variables",
-]
+from .lsf import LSFEnvironment
+from .mpi import MPICHEnvironment, OpenMPIEnvironment
+from .slurm import SlurmEnvironment
 
 
 class _TorchVariables(LaunchedEnvironment):
@@ -98,9 +92,9 @@ def check_size(asked: str, environ: Mapping[str, str]) -> None:
     for kind in (LSFEnvironment, OpenMPIEnvironment, MPICHEnvironment, SlurmEnvironment):
         if kind.detect(environ) and str(size := kind(environ).world_size) != environ["WORLD_SIZE"]:
             raise ConfigurationError(
-                f"the environment variables contradict each other: WORLD_SIZE={environ['WORLD_SIZE'][:100]}, and those "
-                f"of {kind.name!r} for {size} processes. Set cluster_environment to {asked!r} or {kind.name!r}, or "
-                "unset RANK and WORLD_SIZE"
+                f"the environment variables contradict each other: WORLD_SIZE={environ['WORLD_SIZE'][:100]}, but the "
+                f"variables of {kind.name!r} are for {size} processes. Set cluster_environment to {asked!r} or "
+                f"{kind.name!r}, or unset RANK and WORLD_SIZE"
             )
 
 
@@ -186,7 +180,7 @@ class KubeflowEnvironment(LaunchedEnvironment):
 
     def command(self, processes_per_node: int, num_nodes: int) -> str:
         """See :meth:`LaunchedEnvironment.command`."""
-        del num_nodes  # the job's number of replicas
+        # The nodes are the job's number of replicas.
         return f"torchrun --nproc_per_node {processes_per_node}"
 
     def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:

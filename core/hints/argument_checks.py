@@ -17,6 +17,7 @@ from .remedies import remedies
 __all__ = [
     "check_call",
     "check_count",
+    "check_flags",
     "check_path",
     "instead_of_class",
     "is_list",
@@ -46,6 +47,17 @@ def check_count(name: str, value: Any, low: int, optional: bool = False) -> None
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise ConfigurationError(f"{name}={value!r}: must be an integer ≥ {low}{' or None' if optional else ''}.")
+
+
+def check_flags(of: str = "", /, **flags: Any) -> None:
+    """Check that each of ``flags``, arguments by name, is a bool; ``of`` is what a message begins with.
+
+    Raises:
+        WrongTypeError: One is not.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise WrongTypeError(f"{of}{name}={value!r}: must be True or False.")
 
 
 def instead_of_class(given: Any) -> str:
@@ -159,14 +171,14 @@ def _remedies(method: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, st
 
 
 def _called(method: Callable[..., Any], args: tuple[Any, ...]) -> str:
-    """What users call ``method``, which a base class of theirs may define."""
+    """The name that users know ``method`` by; a base class may define it."""
     if method.__name__ == "__init__" or not (args and isinstance(args[0], KnownAttributes)):
         return method.__qualname__.removesuffix(".__init__")
     return method_of(args[0], method.__name__)
 
 
 def _of_constructor(name: str, args: tuple[Any, ...]) -> str:
-    """What to do with an argument of a front end's method that its constructor takes."""
+    """The remedy for an argument passed to a method that the constructor of the front end takes."""
     front_end = type(args[0]) if args and isinstance(args[0], KnownAttributes) else None
     if front_end is None or name not in inspect.signature(front_end).parameters:
         return ""

@@ -1,4 +1,4 @@
-"""The public attributes of a front end: misspelt and unknown ones are refused when they are read or assigned."""
+"""The public attributes of a front end: reading or assigning a misspelt or unknown one raises an error."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigurationError, UnknownAttributeError, nearest
 from .remedies import remedies
 
-__all__ = ["KnownAttributes", "method_of", "raise_unknown", "refuse_assigned"]
+__all__ = ["KnownAttributes", "method_of", "raise_unknown"]
 
 CLOSE = 0.9
 """How similar to a known name an assigned attribute is that is taken for a misspelt one; ``my_max_epochs`` is not."""
 
 
 def raise_unknown(obj: object, name: str, called: str, remedy: Callable[[str], str]) -> Any:
-    """What ``__getattr__`` does in a class that says of a public attribute that it lacks what to use instead.
+    """The ``__getattr__`` of a class whose errors say what to use instead of an unknown public attribute.
 
     Args:
         obj: The object.
@@ -34,23 +34,6 @@ def raise_unknown(obj: object, name: str, called: str, remedy: Callable[[str], s
         return object.__getattribute__(obj, name)
     # Without the argument name, Python does not append a suggestion.
     raise UnknownAttributeError(f"{called}: there is no attribute {name!r}.{remedy(name)}", obj=obj)
-
-
-def refuse_assigned(name: str, value: Any, called: str) -> None:
-    """What ``__setattr__`` does in a class whose objects say what the run is; names with ``_`` are left to it.
-
-    Args:
-        name: The attribute.
-        value: What was assigned.
-        called: What the object is called.
-
-    Raises:
-        ConfigurationError: Always, for a public name.
-    """
-    if not name.startswith("_"):
-        raise ConfigurationError(
-            f"{called}.{name} = {value!r:.100}: is read-only. It says what the run is; arguments of the Runtime set it."
-        )
 
 
 class KnownAttributes:
@@ -121,7 +104,7 @@ def _check_assigned(obj: KnownAttributes, name: str, value: Any) -> None:
 
 
 def _meant(name: str, known: list[str]) -> str | None:
-    """The known name that ``name`` is a misspelling of, or that begins with its words, of which it has several."""
+    """The known name that ``name`` misspells; or, if ``name`` has several words, one that begins with them."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
     if close:
         return close[0]

@@ -47,7 +47,7 @@ def add_remedy(error: BaseException, message: str | None = None) -> None:
 
     Args:
         error: Raised by a user's step or data.
-        message: What to look for instead of the error's own message.
+        message: What to look for instead of the error's own message, such as that after the name of the step.
     """
     import re  # as above
 
@@ -65,7 +65,7 @@ def import_line(path: str, name: str) -> str:
 
 
 def change_import(given: object) -> str:
-    """What to do with an object of a class that derives from one of Lightning's; empty for all else."""
+    """The remedy for an object of a class derived from Lightning's; empty for other objects."""
     for kind in type(given).__mro__:
         package, name = kind.__module__.partition(".")[0], kind.__name__
         if package in ("lightning", "pytorch_lightning") and name in _BASES:

@@ -12,8 +12,6 @@ from ..errors import ConfigurationError, WrongTypeError
 from ..hints.argument_checks import suggest_arguments_of
 from .values import as_mapping, plain
 
-__all__ = ["Logger", "NoExperiment", "NoLogger"]
-
 _INSTEAD = {
     "log_metrics": "write_metrics",
     "log_hyperparams": "write_hyperparams",
@@ -162,7 +160,7 @@ class Logger(ABC):
 
     @property
     def version(self) -> str | int | None:
-        """What distinguishes this run from others of the same project; ``None`` if nothing does."""
+        """The version: it distinguishes this run from others of the same project. ``None`` if there is none."""
         return None
 
     @property

@@ -8,8 +8,6 @@ from typing import Any, ClassVar, Self
 from .base import Logger
 from .values import flat, import_package
 
-__all__ = ["CometLogger"]
-
 
 class CometLogger(Logger):
     """Writes an experiment of Comet. :attr:`experiment` is its ``comet_ml.CometExperiment``.

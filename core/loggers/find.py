@@ -10,8 +10,6 @@ from ..errors import BackendError, WrongTypeError
 from ..hints.argument_checks import instead_of_class, is_list
 from .base import Logger
 
-__all__ = ["adapted", "find_loggers", "logger_class"]
-
 METHODS = {
     "metrics": ("log_metrics", "log"),
     "hyperparams": ("log_hyperparams", "store_init_configuration"),

@@ -14,8 +14,6 @@ from ..hints.argument_checks import check_path, is_below, is_url
 from .base import Logger
 from .values import write_json
 
-__all__ = ["FolderLogger"]
-
 MARK = ".core-run"
 """The file of a run's folder that distinguishes it from others."""
 

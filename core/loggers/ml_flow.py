@@ -9,8 +9,6 @@ from typing import Any, ClassVar, Self
 from .base import Logger
 from .values import flat, import_package, numbers
 
-__all__ = ["MLFlowLogger"]
-
 LONGEST_PARAMETER = 500
 """Characters of a parameter that every MLflow server takes."""
 PARAMETERS_AT_ONCE = 100

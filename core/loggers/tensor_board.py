@@ -11,8 +11,6 @@ from .folders import FolderLogger
 from .text_files import cut_file
 from .values import flat, import_package, inference, numbers, plain
 
-__all__ = ["TensorBoardLogger"]
-
 EVENTS = "events.out.tfevents.*"
 """The names of event files."""
 

@@ -16,8 +16,6 @@ from ..hints.argument_checks import check_count
 from .folders import FolderLogger
 from .values import plain, scalars, write_json
 
-__all__ = ["CSVLogger", "JSONLogger", "append_to", "cut_file", "draw_metrics"]
-
 
 class JSONLogger(FolderLogger):
     """Appends each set of metrics to ``metrics.jsonl`` as one line: ``{"step": 3, "loss": 0.5}``.

@@ -12,8 +12,6 @@ from typing import Any
 
 from ..errors import BackendError, WrongTypeError
 
-__all__ = ["as_mapping", "flat", "import_package", "inference", "numbers", "plain", "scalars", "write_json"]
-
 
 def as_mapping(name: str, values: Any) -> Mapping[str, Any]:
     """``values`` as a mapping: itself, a dataclass's fields, or an object's attributes.

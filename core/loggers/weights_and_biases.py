@@ -9,8 +9,6 @@ from typing import Any, ClassVar, Self
 from .base import Logger
 from .values import import_package
 
-__all__ = ["WandbLogger"]
-
 STEP = "trainer/global_step"
 """The step of each set of values, as a value: wandb's own step cannot go back."""
 

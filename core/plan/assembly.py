@@ -19,12 +19,6 @@ from ..strategies.inputs import ProcessPlan
 from .model import Choice, Plan
 from .request import Argument, Request, checked
 
-__all__ = [
-    "assemble",
-    "construct",
-    "take_launched",
-]
-
 
 def assemble(plan: Plan) -> Strategy:
     """Connect the live parts of ``plan``.

@@ -19,8 +19,6 @@ from .assembly import construct
 from .model import Choice, Rejected
 from .request import Argument
 
-__all__ = ["choose_accelerator", "outranked", "unusable"]
-
 logger = logging.getLogger(__name__)
 
 Chosen = tuple[Choice, Accelerator, AcceleratorSpec]

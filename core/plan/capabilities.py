@@ -13,14 +13,6 @@ from ..accelerators.base import Accelerator
 from ..errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from ..precisions.base import Precision
 
-__all__ = [
-    "check_able",
-    "check_eager",
-    "check_process_group_backend",
-    "usable_cores",
-    "warn_of_cores",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -13,8 +13,6 @@ from .model import Plan
 from .request import ARGUMENTS, Request
 from .resolution import resolve
 
-__all__ = ["FOREIGN", "PREFIX_OF_TRAINER", "Foreign", "resolve_for"]
-
 OFF = ("", "0", "no", "none", "false", "off", "n", "f")
 """Values, in lower case, with which a switch changes nothing."""
 
@@ -30,13 +28,13 @@ class Foreign:
     argument: str
     """The argument that says the same here; without effect where the user gives that one."""
     remedy: str
-    """What to set; ``{}`` stands for the argument's value."""
+    """The setting to use here; ``{}`` stands for the argument's value."""
     means: Mapping[str, str] = MappingProxyType({})
     """The argument's value for a value of the variable; by default the same."""
     fronts: tuple[str, ...] = ("Runtime", "Trainer")
     """The front ends that reject it."""
     library: str = "Accelerate"
-    """What reads it."""
+    """The library that reads it."""
 
 
 def _own(argument: str, means: Mapping[str, str] = MappingProxyType({}), **others: str | tuple[str, ...]) -> Foreign:

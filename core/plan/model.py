@@ -13,8 +13,6 @@ from ..errors import ConfigurationError, harmless, shortened
 from ..kinds import KINDS
 from ..specs import BackendSpec
 
-__all__ = ["Choice", "Plan", "Rejected"]
-
 FORMAT = 1
 WIDTH = 80
 
@@ -87,7 +85,7 @@ class Plan:
     checkpoint_io: Choice
     """The checkpoint format."""
     cluster_environment: Choice
-    """What tells each process its ranks."""
+    """The cluster environment, which provides each process with its ranks."""
     devices: tuple[str, ...]
     """The devices of one machine, such as ``("cpu", "cpu")``: one for each process, by local rank; or all devices of
     the one process, if it drives them all."""
@@ -130,7 +128,7 @@ class Plan:
         return {kind: getattr(self, kind) for kind in KINDS}
 
     def for_ranks(self) -> Plan:
-        """What a started process receives of this Plan: what to run, and nothing that explains it.
+        """The part of this Plan that a started process receives: what to run, without the reasons.
 
         Reasons and rejected candidates stay behind, and so do constructor arguments of more than
         :data:`LONGEST_INIT_ARGS` characters: the process looks such a backend up by its name. So the Plan fits into an

@@ -12,17 +12,17 @@ import attrs
 
 from ..environments.local import own_environ
 from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
-from ..hints.argument_checks import instead_of_class, is_list
+from ..hints.argument_checks import check_flags, instead_of_class, is_list
 from ..kinds import KINDS
 from ..utilities.user_modules import read_imports
-
-__all__ = ["ARGUMENTS", "VARIABLES", "Argument", "Request", "checked", "describe"]
+from .config_file import VARIABLE as CONFIG
+from .config_file import read_config
 
 VARIABLES = {kind.name: kind.variable for kind in KINDS.values() if kind.variable} | {
     "devices": "CORE_DEVICES",
     "num_nodes": "CORE_NUM_NODES",
 }
-"""The environment variable that is used if an argument is ``"auto"``."""
+"""The environment variable that is used if an argument is ``"auto"``; the names are also the keys of a config file."""
 
 _COUNT = re.compile(r"\s*\d{1,9}\s*", re.ASCII)
 
@@ -36,7 +36,8 @@ class Argument:
     value: Any
     """A name, an object, a number, or ``"auto"``."""
     source: str
-    """``argument``; ``strategy`` if it was passed to the strategy; the name of an environment variable; ``default``."""
+    """``argument``; ``strategy`` if it was passed to the strategy; the name of an environment variable; the config file
+    and its key, ``run.toml: devices``; ``default``."""
 
     @property
     def is_auto(self) -> bool:
@@ -45,13 +46,14 @@ class Argument:
 
     @property
     def label(self) -> str:
-        """The argument's name, or that of the environment variable: ``precision``, ``CORE_PRECISION``."""
+        """The name of the argument, of the environment variable, or of the config file and its key."""
         return self.name if self.source in ("argument", "strategy", "default") else self.source
 
     @property
     def reason(self) -> str:
         """Why a Plan has this value: ``requested by strategy='ddp'``."""
-        origin = {"argument": "", "strategy": "the strategy's "}.get(self.source, "the environment variable ")
+        elsewhere = "the file " if self.source.endswith(f": {self.name}") else "the environment variable "
+        origin = {"argument": "", "strategy": "the strategy's "}.get(self.source, elsewhere)
         return f"requested by {origin}{self}"
 
     def __str__(self) -> str:
@@ -82,7 +84,7 @@ class Request:
     is_of_process: bool = attrs.field(default=False, eq=False)
     """Whether they are this process's, so that their ranks are for no program that it starts."""
     sources: Mapping[str, str] = attrs.field(factory=dict, eq=False)
-    """By argument: ``argument``, the name of an environment variable, or ``default``."""
+    """By argument: see :attr:`Argument.source`."""
 
     @classmethod
     def read(
@@ -91,7 +93,7 @@ class Request:
         environ: Mapping[str, str] | None = None,
         **arguments: Any,
     ) -> Request:
-        """Read the user's arguments, and the environment variables for those that are ``"auto"``.
+        """Read the user's arguments; for those that are ``"auto"`` the environment variables, then the config file.
 
         Args:
             environ: The environment variables; by default this process's, without inherited ranks.
@@ -100,19 +102,20 @@ class Request:
 
         Raises:
             WrongTypeError: An argument is neither a name nor an instance of its kind's base class.
-            ConfigurationError: An argument is unknown, or ``num_nodes`` is not an integer ≥ 1.
+            ConfigurationError: An argument is unknown, ``num_nodes`` is not an integer ≥ 1, or the config file is not
+                valid.
         """
         import_modules = arguments.pop("import_modules", None)
         auto_select_gpus = arguments.pop("auto_select_gpus", False)
-        if not isinstance(auto_select_gpus, bool):
-            raise WrongTypeError(f"auto_select_gpus={auto_select_gpus!r}: must be True or False.")
+        check_flags(auto_select_gpus=auto_select_gpus)
         unknown = sorted(arguments.keys() - set(ARGUMENTS))
         if unknown:
             raise ConfigurationError(
                 f"unknown argument {quoted(unknown)}.{nearest(unknown[0], ARGUMENTS)} Valid: {quoted(ARGUMENTS)}."
             )
         is_of_process, environ = environ is None, own_environ() if environ is None else dict(environ)
-        read = [_read(name, arguments.get(name, "auto"), environ) for name in ARGUMENTS]
+        config = read_config(environ, VARIABLES)
+        read = [_read(name, arguments.get(name, "auto"), environ, config) for name in ARGUMENTS]
         return cls(
             imports=read_imports(import_modules, environ),
             auto_select_gpus=auto_select_gpus,
@@ -134,8 +137,7 @@ class Request:
             ConfigurationError: The environment variable is neither ``0`` nor ``1``.
         """
         if value is not None:
-            if not isinstance(value, bool):
-                raise WrongTypeError(f"{name}={value!r}: must be True or False.")
+            check_flags(**{name: value})
             return value
         variable = f"CORE_{name.upper()}"
         given = self.environ.get(variable, "")
@@ -165,7 +167,7 @@ def describe(value: Any) -> Any:
     return f"<{type(value).__module__}:{type(value).__qualname__}>"
 
 
-def _read(name: str, value: Any, environ: Mapping[str, str]) -> Argument:
+def _read(name: str, value: Any, environ: Mapping[str, str], config: Mapping[str, Any]) -> Argument:
     if is_list(value) and not isinstance(value, list | tuple):
         value = list(value)
     argument = Argument(name, value, "argument")
@@ -173,7 +175,10 @@ def _read(name: str, value: Any, environ: Mapping[str, str]) -> Argument:
         return argument
     variable = VARIABLES.get(name, "")
     from_environ = Argument(name, environ.get(variable, "auto"), variable)
-    return Argument(name, "auto", "default") if from_environ.is_auto else from_environ
+    if not from_environ.is_auto:
+        return from_environ
+    from_file = Argument(name, config.get(name, "auto"), f"{environ.get(CONFIG)}: {name}")
+    return Argument(name, "auto", "default") if from_file.is_auto else from_file
 
 
 def checked(argument: Argument) -> Any:

@@ -29,8 +29,6 @@ from .capabilities import check_able, check_eager, check_process_group_backend, 
 from .model import Choice, Plan, Rejected
 from .request import ARGUMENTS, Argument, Request, checked
 
-__all__ = ["resolve"]
-
 logger = logging.getLogger(__name__)
 messages = get_logger(__name__)
 """Of process 0 only."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,9 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import ConfigurationError
 from ..utilities.nested import map_tensors
 from ..utilities.renamed import Renaming
-from .gradients import check_loss, clip_gradients
-
-__all__ = ["Precision", "check_applied", "keep_state_dtype"]
+from ..utilities.torch_private import takes_load_hooks
+from .gradient_clipping import clip_gradients
+from .loss_checks import check_loss
 
 
 class Precision(Renaming):
@@ -41,8 +41,8 @@ class Precision(Renaming):
     output_dtype: torch.dtype = torch.float32
     """Dtype of the module's floating point outputs."""
     state_dtype: torch.dtype | None = None
-    """Dtype of the optimizer's state; ``None`` for that of the parameters. If it is wider, optimizers work on copies of
-    the parameters in it."""
+    """Dtype of the optimizer's state; ``None`` for the dtype of the parameters. If it is wider, optimizers work on
+    copies of the parameters in it."""
     rounding: float = 0.0
     """Largest relative error by which inputs or weights of products are rounded, if more than ``compute_dtype``'s; of
     quantized values, relative to the largest that has the same scale."""
@@ -57,7 +57,6 @@ class Precision(Renaming):
         Raises:
             BackendError: This type of device does not support the precision.
         """
-        del device_type
 
     def overrides(self, hook: str) -> bool:
         """Whether this precision overrides the named hook; the loop skips hooks that are not overridden."""
@@ -93,7 +92,6 @@ class Precision(Renaming):
 
     def prepare_optimizer(self, optimizer: Optimizer) -> None:
         """Prepare ``optimizer`` for :meth:`optimizer_step`, before a state is loaded into it."""
-        del optimizer
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Apply the gradients; returns what ``optimizer.step`` returns."""
@@ -101,12 +99,10 @@ class Precision(Renaming):
 
     def step_was_skipped(self, optimizer: Optimizer) -> bool:
         """Whether the optimizer's last step was skipped, because gradients of the scaled loss were not finite."""
-        del optimizer
         return False
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """Undo the loss scaling in the optimizer's gradients. Further calls in the same step do nothing."""
-        del optimizer
 
     def clip_gradients(
         self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
@@ -123,7 +119,7 @@ class Precision(Renaming):
             The norm before clipping, a scalar; ``None`` for ``"value"``.
 
         Raises:
-            ConfigurationError: ``algorithm`` is unknown, or ``clip_value`` is negative.
+            ConfigurationError: ``algorithm`` is unknown, ``clip_value`` is negative, or torch cannot clip them.
         """
         return clip_gradients(parameters, clip_value, algorithm, norm_type)
 
@@ -133,7 +129,6 @@ class Precision(Renaming):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        del state
 
     def teardown(self) -> None:
         """Undo what :meth:`connect` set up."""
@@ -170,7 +165,22 @@ def keep_state_dtype(optimizer: Optimizer, dtype: torch.dtype | None) -> list[Re
     Returns:
         What ends it.
     """
-    if dtype is None:
+    return [] if dtype is None else _follow_loading(optimizer, dtype)
+
+
+@contextmanager
+def state_dtypes_kept(optimizer: Optimizer) -> Iterator[None]:
+    """A context in which state that is loaded into ``optimizer`` keeps its dtypes; torch gives it the parameters'."""
+    handles = _follow_loading(optimizer, None)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _follow_loading(optimizer: Optimizer, dtype: torch.dtype | None) -> list[RemovableHandle]:
+    if not takes_load_hooks(optimizer):  # it wraps another, which it loads by itself
         return []
     loading: dict[str, Any] = {}
 
@@ -181,13 +191,15 @@ def keep_state_dtype(optimizer: Optimizer, dtype: torch.dtype | None) -> list[Re
         saved, groups = loading.pop("state", {}), loading.pop("param_groups", [])
         for group, saved_group in zip(loaded.param_groups, groups, strict=True):
             for parameter, index in zip(group["params"], saved_group["params"], strict=True):
-                if parameter.is_floating_point() and parameter.dtype.itemsize < dtype.itemsize and index in saved:
+                is_wide = dtype is None or parameter.dtype.itemsize < dtype.itemsize
+                own = saved.get(index)  # None for a parameter whose state another process has
+                if parameter.is_floating_point() and is_wide and own is not None:
                     convert = partial(_converted, device=parameter.device, dtype=dtype)
-                    values = {key: map_tensors(convert, value) for key, value in saved[index].items() if key != "step"}
+                    values = {key: map_tensors(convert, value) for key, value in own.items() if key != "step"}
                     loaded.state[parameter].update(values)
 
     return [optimizer.register_load_state_dict_pre_hook(before), optimizer.register_load_state_dict_post_hook(after)]
 
 
-def _converted(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return tensor.to(device=device, dtype=dtype) if tensor.is_floating_point() else tensor.to(device=device)
+def _converted(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
+    return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)

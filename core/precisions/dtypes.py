@@ -14,18 +14,6 @@ from torch import Tensor, nn
 from ..errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from ..utilities.nested import map_tensors
 
-__all__ = [
-    "DefaultDtype",
-    "KeptParts",
-    "Parts",
-    "find_parts",
-    "half_dtype",
-    "read_parts",
-    "require_dtype",
-    "to_floating",
-    "widen",
-]
-
 _HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 

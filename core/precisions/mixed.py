@@ -18,9 +18,7 @@ from ..errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from ..utilities.torch_private import found_inf, mark_stepped
 from .base import Precision
 from .dtypes import KeptParts, Parts, half_dtype, read_parts, widen
-from .gradients import check_tensor
-
-__all__ = ["MixedPrecision"]
+from .loss_checks import check_tensor
 
 T = TypeVar("T")
 
@@ -113,7 +111,9 @@ class MixedPrecision(Precision):
         self._kept.release()
 
     def forward_context(self) -> torch.autocast:
-        """Autocast to the 16-bit dtype on the connected type of device."""
+        """Autocast to the 16-bit dtype on the connected type of device, of the weights as they are now."""
+        if torch.is_autocast_enabled(self._device_type):  # around several steps: torch would keep their first casts
+            torch.clear_autocast_cache()
         return self.autocast(**self.autocast_options)
 
     def autocast(self, **options: bool) -> torch.autocast:

@@ -19,8 +19,6 @@ from ..errors import ConfigurationError
 from .base import Precision
 from .dtypes import DefaultDtype, KeptParts, Parts, half_dtype, read_parts, require_dtype, to_floating, widen
 
-__all__ = ["DoublePrecision", "FullPrecision", "MASTER", "HalfPrecision", "wide_copies"]
-
 MASTER = "master_weight"
 """The key of a parameter's float32 value in the optimizer's state. So updates too small for the parameter add up."""
 
@@ -61,7 +59,23 @@ def _rename(optimizer: Optimizer, names: Any) -> None:
             optimizer.state[new] = optimizer.state.pop(old)
 
 
-class DoublePrecision(Precision):
+class _SingleDtype(Precision):
+    """Everything in ``param_dtype``."""
+
+    def connect(self, device_type: str) -> None:
+        """See the base class; raises where the device does not support the dtype."""
+        require_dtype(self.name, self.param_dtype, device_type)
+
+    def forward_context(self) -> DefaultDtype:
+        """Tensors created in the forward pass have the declared dtype too."""
+        return DefaultDtype(self.param_dtype)
+
+    def convert_input(self, data: Any) -> Any:
+        """``data`` with all floating point tensors in the declared dtype."""
+        return to_floating(data, self.param_dtype)
+
+
+class DoublePrecision(_SingleDtype):
     """Everything in float64: parameters, buffers, floating point inputs, tensors created in forward, outputs."""
 
     name = "64-true"
@@ -71,21 +85,9 @@ class DoublePrecision(Precision):
     buffer_dtype = torch.float64
     output_dtype = torch.float64
 
-    def connect(self, device_type: str) -> None:
-        """See the base class; raises where the device does not support the dtype."""
-        require_dtype(self.name, self.param_dtype, device_type)
-
     def convert_module(self, module: nn.Module) -> nn.Module:
         """``module``, its floating point parameters and buffers in the declared dtype."""
         return module.double()
-
-    def forward_context(self) -> DefaultDtype:
-        """Tensors created in the forward pass have the declared dtype too."""
-        return DefaultDtype(torch.float64)
-
-    def convert_input(self, data: Any) -> Any:
-        """``data`` with all floating point tensors in the declared dtype."""
-        return to_floating(data, torch.float64)
 
 
 class FullPrecision(Precision):
@@ -99,7 +101,7 @@ class FullPrecision(Precision):
         return module.float()
 
 
-class HalfPrecision(Precision):
+class HalfPrecision(_SingleDtype):
     """Everything in a 16-bit dtype: parameters, buffers, floating point inputs, tensors created in forward.
 
     Outputs in that dtype are converted to float32, and so is a loss computed from them. The loss is not scaled:
@@ -131,10 +133,6 @@ class HalfPrecision(Precision):
             raise ConfigurationError(f"state_dtype={state_dtype!r}: must be 'float32', or None for the dtype itself.")
         self.keep_float32 = read_parts(keep_float32)
         self._kept = KeptParts(self.keep_float32, partial(DefaultDtype, torch.float32), self.param_dtype)
-
-    def connect(self, device_type: str) -> None:
-        """See the base class; raises where the device does not support the dtype."""
-        require_dtype(self.name, self.param_dtype, device_type)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """``module``, its floating point parameters and buffers in the declared dtype."""
@@ -175,14 +173,6 @@ class HalfPrecision(Precision):
     def teardown(self) -> None:
         """See the base class; parts are left as they were."""
         self._kept.release()
-
-    def forward_context(self) -> DefaultDtype:
-        """Tensors created in the forward pass have the declared dtype too."""
-        return DefaultDtype(self.param_dtype)
-
-    def convert_input(self, data: Any) -> Any:
-        """``data`` with all floating point tensors in the declared dtype."""
-        return to_floating(data, self.param_dtype)
 
     def convert_output(self, data: Any) -> Any:
         """``data`` with tensors of the 16-bit dtype in float32, and all others as they are."""

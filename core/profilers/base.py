@@ -15,8 +15,6 @@ from ..discovery.loading import describe
 from ..errors import BackendError, ConfigurationError, CoreError, WrongTypeError
 from ..hints.argument_checks import check_path, instead_of_class, is_url
 
-__all__ = ["PassThroughProfiler", "Profiler", "find_profiler"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -48,7 +46,7 @@ class Profiler(ABC):
 
     @abstractmethod
     def summary(self) -> str:
-        """What was measured, as text."""
+        """The measurements as text."""
 
     def setup(self, stage: str, rank: int = 0, log_dir: str | None = None) -> None:
         """Called at the start of each run of a Trainer."""

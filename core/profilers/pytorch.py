@@ -14,8 +14,6 @@ from ..errors import WrongTypeError, nearest
 from ..hints.remedies import remedies
 from .base import Profiler
 
-__all__ = ["PyTorchProfiler"]
-
 STEPS = ("run_training_batch", "validation_step", "test_step", "predict_step")
 """The actions after which the schedule of torch's profiler goes on."""
 

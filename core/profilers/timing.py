@@ -12,8 +12,6 @@ from typing import Any
 from ..errors import ConfigurationError
 from .base import Profiler
 
-__all__ = ["AdvancedProfiler", "SimpleProfiler"]
-
 
 class SimpleProfiler(Profiler):
     """Measures the wall-clock time of each action. It does not wait for the device, so a step shows what is launched.

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from ..errors import CoreError
 from .options import Options, misplaced, parse
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None, program: str = "python -m core.run") -> int:
     """Run a script; returns the exit code: the failed process's, ``128 + n`` for signal n, 2 for invalid arguments.
@@ -22,7 +20,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         program: How the user called this command, for messages.
     """
     try:
-        options = parse(sys.argv[1:] if arguments is None else arguments, program)
+        options = parse(sys.argv[1:] if arguments is None else arguments, program, os.environ)
         if late := misplaced(options):
             sys.stderr.write(
                 f"{program}: {' and '.join(late)} after {options.script}: an argument of the script, which reads none. "

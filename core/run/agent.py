@@ -28,15 +28,14 @@ from ..errors import LaunchError
 from ..strategies.launchers.base import advice_on, describe_exit
 from ..strategies.launchers.exit_codes import exit_status
 from ..strategies.launchers.interrupts import LIFELINE
-from ..strategies.store.run_store import connect_store, interface_towards, is_loopback, named_address
+from ..strategies.store.network_interfaces import interface_towards, is_loopback, named_address
+from ..strategies.store.tcp_store import connect_store
 from ..strategies.time_limits import STRANGER_SECONDS
 from . import parent_death
 from .ending import LeftOver, SecondSignal
 from .options import Options, imports_core
 from .output import Output
 from .rendezvous import BACKEND, LostLink
-
-__all__ = ["start"]
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +93,7 @@ def start(options: Options, processes: int, program: str) -> int:
 
 
 def _set_variables(options: Options, processes: int) -> None:
-    """What the agent itself and all its processes read."""
+    """Set the environment variables of the agent and of all its processes."""
     if processes > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does; more threads would only wait
     # Rank 0 serves the store of its run, not the agent: it listens on the loopback address where there is one machine,

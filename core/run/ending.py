@@ -19,12 +19,6 @@ from torch.distributed.elastic.multiprocessing.api import PContext
 from ..strategies.launchers.interrupts import blocks_interrupts
 from ..strategies.time_limits import LEFT_OVER_SECONDS, SAME_SIGNAL_SECONDS
 
-__all__ = [
-    "LeftOver",
-    "SecondSignal",
-]
-
-
 ENDING = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -7,7 +7,7 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ from attrs import frozen
 from ..commands.verb_parser import VerbParser
 from ..errors import ConfigurationError, nearest
 from ..kinds import KINDS
-
-__all__ = ["Options", "imports_core", "misplaced", "parse"]
 
 _NODES = re.compile(r"(\d{1,6})(?::(\d{1,6}))?", re.ASCII)
 
@@ -30,6 +28,7 @@ _EPILOG = """\
 examples:
   {program} --devices 4 train.py --lr 0.1
   {program} --accelerator acme --devices 4 --strategy fsdp --precision bf16-mixed train.py
+  {program} --config cluster.toml train.py
   {program} --devices 2 --dry-run train.py
   {program} --nnodes 2 --rdzv-endpoint host1:29400 --devices 8 train.py     (on each machine)
   {program} --devices 2 --max-restarts 3 --log-dir logs -m package.train
@@ -46,6 +45,8 @@ class Options:
     """The script's own arguments."""
     requested: dict[str, str]
     """By argument of the front ends (``accelerator``, ``devices``…): what was given; without those that were not."""
+    config: str | None = None
+    """The config file of the run, if one was given."""
     is_module: bool = False
     is_program: bool = False
     nodes: tuple[int, int] = (1, 1)
@@ -73,27 +74,35 @@ class Options:
         return [sys.executable, "-u", *(["-m"] if self.is_module else []), self.script, *self.arguments]
 
 
-def parse(arguments: Sequence[str], program: str) -> Options:
+def parse(arguments: Sequence[str], program: str, environ: Mapping[str, str]) -> Options:
     """Read the command line.
 
     Args:
         arguments: The command line without the program's name.
         program: How the user called this command, for messages.
+        environ: The environment variables, which may name a config file and the number of machines.
 
     Raises:
-        ConfigurationError: An argument is not valid.
+        ConfigurationError: An argument or the config file is not valid.
         SystemExit: argparse cannot read the arguments, or was asked for help.
     """
     given = vars(_parser(program).read(arguments))
     requested = {name: given.pop(name) for name in (*_kinds(), "devices")}
-    nodes = _nodes(given.pop("nnodes"))
+    nnodes = given.pop("nnodes")
+    asked = f"--nnodes {nnodes}"
+    if nnodes is None:
+        from ..plan import Request
+        from ..plan.config_file import with_config
+
+        request = Request.read(environ=with_config(environ, given["config"]))
+        asked, nnodes = str(request.argument("num_nodes")), str(request.num_nodes).replace("auto", "1")
     options = Options(
-        nodes=nodes,
+        nodes=_nodes(nnodes),
         requested={name: value for name, value in requested.items() if value is not None},
         rdzv_conf=_settings(given.pop("rdzv_conf")),
         **{**given, "arguments": tuple(given["arguments"])},
     )
-    _check(options)
+    _check(options, asked)
     return options
 
 
@@ -115,9 +124,11 @@ def _parser(program: str) -> VerbParser:
         run.add_argument(f"--{name}", metavar="NAME", help=f"{kind.description} ({kind.variable})")
     devices = "on each machine: a number, indices such as 0,2 or -1 for all (CORE_DEVICES). One process for each"
     run.add_argument("--devices", metavar="D", help=devices)
+    config = "a file with values for these and num_nodes, which options overrule (CORE_CONFIG)"
+    run.add_argument("--config", metavar="FILE", help=config)
     several = parser.add_argument_group("several machines")
-    nodes = "number of machines, or smallest and largest number, as in 1:4 (default: 1)"
-    several.add_argument("--nnodes", "--num-nodes", default="1", metavar="N", help=nodes)
+    nodes = "number of machines, or smallest and largest number, as in 1:4 (CORE_NUM_NODES; default: 1)"
+    several.add_argument("--nnodes", "--num-nodes", metavar="N", help=nodes)
     endpoint = "where the machines meet: one of them and a free port, the same on each"
     several.add_argument("--rdzv-endpoint", default="", metavar="HOST:PORT", help=endpoint)
     identity = "the name of the run, the same on each machine (default: torch-hal)"
@@ -157,14 +168,14 @@ def _settings(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _check(options: Options) -> None:
+def _check(options: Options, asked: str) -> None:
     if options.is_module and options.is_program:
         raise ConfigurationError("-m and --no-python contradict each other: SCRIPT is a module, or a program.")
     if options.max_restarts < 0:
         raise ConfigurationError(f"--max-restarts {options.max_restarts} must be an integer ≥ 0.")
     if options.nodes[1] > 1 and not options.rdzv_endpoint:
         raise ConfigurationError(
-            f"--nnodes {options.nnodes} needs --rdzv-endpoint HOST:PORT: the name of one of the machines and a free "
+            f"{asked} needs --rdzv-endpoint HOST:PORT: the name of one of the machines and a free "
             "port on it, the same on each machine."
         )
     if options.nodes[1] == 1:

@@ -16,8 +16,6 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 from ..errors import LaunchError
 from ..strategies.launchers.cause import print_error
 
-__all__ = ["Output"]
-
 # Output without the end of a line is passed on when it has so many bytes.
 _LONGEST_LINE = 1 << 16
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ..environments.base import LAUNCHED
 from ..environments.local import OWNER
-from ..kinds import KINDS
-from ..plan import Request, resolve
-from ..plan.request import VARIABLES
+from ..errors import ConfigurationError
+from ..plan import VARIABLES, Request, resolve
+from ..plan.config_file import VARIABLE, config_path, with_config
 from .options import Options
-
-__all__ = ["PlannedRun", "plan_run"]
 
 
 @frozen
 class PlannedRun:
-    """What ``torch-hal run`` starts."""
+    """The processes that ``torch-hal run`` starts."""
 
     processes: int
     """Number of processes on this machine."""
@@ -28,7 +26,7 @@ class PlannedRun:
     removed: tuple[str, ...]
     """Environment variables that belong to another run."""
     text: str
-    """The Plan of one process, for the reader."""
+    """The Plan of one process, as text for the user."""
 
 
 def plan_run(options: Options, environ: Mapping[str, str]) -> PlannedRun:
@@ -43,11 +41,16 @@ def plan_run(options: Options, environ: Mapping[str, str]) -> PlannedRun:
     """
     removed = tuple(name for name in (LAUNCHED, OWNER) if name in environ)
     environ = {name: value for name, value in environ.items() if name not in removed}
+    environ = with_config(environ, options.config)
     low, high = options.nodes
     requested: dict[str, Any] = dict(options.requested)
     if low == high:
         requested["num_nodes"] = str(high)
-    processes = _processes(requested, environ)
+    request = Request.read(environ=environ, **requested)
+    nodes = request.argument("num_nodes")
+    if low != high and not nodes.is_auto:
+        raise ConfigurationError(f"--nnodes {options.nnodes} contradicts {nodes}. Leave out one of them.")
+    processes = _processes(request)
     ranks = {
         "RANK": "0",
         "LOCAL_RANK": "0",
@@ -58,23 +61,24 @@ def plan_run(options: Options, environ: Mapping[str, str]) -> PlannedRun:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
     }
-    plan = resolve(Request.read(environ={**environ, **ranks}, **requested))
+    plan = resolve(evolve(request, environ={**environ, **ranks}))
     variables = {VARIABLES[name]: value for name, value in requested.items() if value != "auto"}
+    if VARIABLE in environ:
+        variables[VARIABLE] = config_path(environ)
     return PlannedRun(processes, variables, removed, str(plan))
 
 
-def _processes(requested: Mapping[str, Any], environ: Mapping[str, str]) -> int:
+def _processes(request: Request) -> int:
     """One process for each device, as without any cluster; one in all where the strategy drives all devices by one."""
-    others = {VARIABLES[name] for name in VARIABLES if name not in ("accelerator", "devices")}
-    bare = {name: value for name, value in environ.items() if name not in others}
-    asked = {name: requested[name] for name in ("accelerator", "devices") if name in requested}
-    plan = resolve(Request.read(environ=bare, num_nodes=1, cluster_environment="local", **asked))
-    strategy = requested.get("strategy", environ.get(KINDS["strategy"].variable, "auto"))
-    if strategy != "auto":
+    alone = evolve(request, strategy="auto", precision="auto", num_nodes=1, cluster_environment="local")
+    plan = resolve(alone)
+    strategy = request.argument("strategy")
+    if not strategy.is_auto:
         from ..discovery.registry import Registry
 
-        registry = Registry.read(environ)
-        if registry.load(registry.find("strategy", strategy)[0]).one_process_per_node:
+        registry = Registry.read(request.environ)
+        found = registry.find("strategy", strategy.value, argument=strategy.label)
+        if registry.load(found[0]).one_process_per_node:
             return 1
     elif plan.parts["strategy"].one_process_per_node:
         return 1

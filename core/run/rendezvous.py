@@ -29,12 +29,6 @@ from torch.distributed.elastic.rendezvous import (
 from ..strategies.time_limits import LINK_SCAN_SECONDS, LOST_LINK_SECONDS
 from ..utilities.torch_private import PrefixStore
 
-__all__ = [
-    "BACKEND",
-    "LostLink",
-]
-
-
 BACKEND = "torch-hal"
 """The name of the rendezvous."""
 

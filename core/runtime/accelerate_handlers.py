@@ -23,19 +23,7 @@ from ..strategies.base import Strategy
 from ..strategies.ddp import DDPStrategy
 from ..strategies.ddp_hooks import check_communication_hook
 from ..strategies.parallel import ProcessGroupStrategy
-
-__all__ = [
-    "AutocastKwargs",
-    "DDPCommunicationHookType",
-    "DistributedDataParallelKwargs",
-    "InitProcessGroupKwargs",
-    "ProfileKwargs",
-    "Profiling",
-    "apply_handlers",
-    "autocast_with",
-    "set_autocast",
-    "uses_autocast",
-]
+from .settings import RECIPES
 
 
 @suggest_arguments_of
@@ -55,7 +43,7 @@ class ProfileKwargs:
 
 
 class Profiling:
-    """What profiles a loop.
+    """Profiles a loop.
 
     Args:
         strategy: Of the run.
@@ -239,7 +227,7 @@ def apply_handlers(handlers: Sequence[Any] | None, strategy: Strategy, num_proce
                 set_autocast(strategy, f"kwargs_handlers: AutocastKwargs({_shown(given)})", **given)
         elif name == "ProfileKwargs":
             profiling = ProfileKwargs(**_given(handler, ProfileKwargs))
-        else:
+        elif name not in RECIPES:  # the precision has read those
             ours = (AutocastKwargs, DistributedDataParallelKwargs, InitProcessGroupKwargs, ProfileKwargs)
             known = quoted([kind.__name__ for kind in ours])
             if isinstance(handler, type):

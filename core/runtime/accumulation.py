@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, ExitStack
+from operator import attrgetter
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +18,10 @@ from ..logging import get_logger
 from ..strategies.base import Strategy
 from .gradient_state import GradientAccumulationPlugin, GradientState
 
-__all__ = ["MicroBatch", "OptimizerGate", "Window"]
-
 logger = get_logger(__name__)
+
+version_of = attrgetter("_version")
+"""How often a tensor was changed in place, as torch counts for autograd."""
 
 
 class Window:
@@ -39,6 +42,12 @@ class Window:
 
     def clear(self) -> None:
         """Forget all micro-batches."""
+        self.probes: list[Tensor] = []
+        """A parameter of each optimizer. Its version says whether the optimizer has stepped: each step changes it."""
+        self._probed: list[ref[Optimizer]] = []
+        """The optimizer of each; the user may delete it."""
+        self.versions: tuple[int, ...] = ()
+        """Those of ``probes`` when a loss outside of ``accumulate()`` last had its backward pass."""
         self.size = 1
         """The number of micro-batches that each loss is divided by."""
         self.number = 1
@@ -60,6 +69,20 @@ class Window:
         self._batch: tuple[int, int] | None = None
         """The pass and the number of the loader's batch that the newest micro-batch came from."""
         self._has_warned = False
+
+    def probe(self) -> None:
+        """Choose the parameters by which the steps of the prepared optimizers are noticed."""
+        self.probes, self._probed = [], []
+        for one in self._optimizers:
+            held = (each for group in one.param_groups for each in group["params"])
+            if (first := _first_trained(held)) is not None:
+                self.probes.append(first)
+                self._probed.append(ref(one, self._forget))
+
+    def _forget(self, deleted: ref[Optimizer]) -> None:
+        number = self._probed.index(deleted)
+        del self._probed[number], self.probes[number]
+        self.versions = self.versions[:number] + self.versions[number + 1 :]
 
     def announce(self) -> None:
         """Note that ``accumulate()`` is about to return a context.
@@ -147,12 +170,14 @@ class Window:
             "has_weighted": self._has_weighted,
             "divisor": self._divisor,
             "items": self._items,
+            "has_unused": self.has_unused and not self.is_open,
         }
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Continue where :meth:`state_dict` was called, with tensors on ``device``."""
         self.size, self.number, self.has_gradients = state["size"], state["number"], state["has_gradients"]
         self._has_plain, self._has_weighted = state["has_plain"], state["has_weighted"]
+        self.versions = tuple(map(version_of, self.probes)) if state["has_unused"] else ()
         tensors = (state["divisor"], state["items"])
         self._divisor, self._items = (None if tensor is None else tensor.to(device) for tensor in tensors)
         self._state.enter_micro_batch(None, state["is_last"])
@@ -168,6 +193,15 @@ class Window:
         return not self._state.sync_gradients
 
     @property
+    def has_unused(self) -> bool:
+        """Whether there are gradients that no optimizer has stepped with: of this window, or accumulated by hand."""
+        known = zip(self._probed, self.probes, self.versions, strict=False)  # no versions before the first loss
+        waiting = (one() for one, probe, version in known if version_of(probe) == version)
+        groups = (group for one in waiting if one is not None for group in one.param_groups)
+        has_gradients = any(each.grad is not None for group in groups for each in group["params"])
+        return self.is_open or (has_gradients and not self.is_inside)
+
+    @property
     def has_optimizers(self) -> bool:
         """Whether an optimizer was prepared, whose step waits for the last micro-batch."""
         return bool(self._optimizers)
@@ -180,9 +214,10 @@ class Window:
     def end(self) -> None:
         """End the micro-batch."""
         self.is_inside, self.has_gradients, self._models = False, True, ()
+        self.versions = ()
 
     def plain_divisor(self, outside: int) -> int:
-        """What a loss is divided by, to be its share of the mean over the window.
+        """The divisor of a loss, so that the sum over the window is the mean.
 
         Args:
             outside: The number for a loss outside of all windows.
@@ -365,7 +400,8 @@ class MicroBatch(AbstractContextManager[None]):
         if self._window.begin(self._models):
             return
         if not self._window.has_optimizers:
-            self._versions = [(each, each._version) for each in map(_first_trained, self._models) if each is not None]
+            trained = (_first_trained(model.parameters()) for model in self._models)
+            self._versions = [(each, version_of(each)) for each in trained if each is not None]
         if self._no_sync is not None:
             self._stack = ExitStack()
             for model in self._models:
@@ -375,7 +411,7 @@ class MicroBatch(AbstractContextManager[None]):
         self._window.end()
         if self._stack is not None:
             self._stack.__exit__(*error)
-        if error[0] is None and any(parameter._version != version for parameter, version in self._versions):
+        if error[0] is None and any(version_of(parameter) != version for parameter, version in self._versions):
             raise ConfigurationError(
                 "accumulate: parameters changed before the last micro-batch of a window, and no optimizer was "
                 "prepared: its step acts in every micro-batch. Prepare it with the model: model, optimizer = "
@@ -383,5 +419,5 @@ class MicroBatch(AbstractContextManager[None]):
             )
 
 
-def _first_trained(model: nn.Module) -> Tensor | None:
-    return next((parameter for parameter in model.parameters() if parameter.requires_grad), None)
+def _first_trained(parameters: Iterable[Tensor]) -> Tensor | None:
+    return next((parameter for parameter in parameters if parameter.requires_grad), None)

@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 from ..checkpoints.base import CheckpointIO
 from ..data import PreparedLoader
 from ..errors import ConfigurationError, WrongTypeError
+from ..hints.remedies import add_remedy
 from ..logging import get_logger
-from ..precisions.gradients import check_tensor
+from ..precisions.loss_checks import check_tensor
 from ..strategies.base import Strategy
 from ..strategies.training_step import tensor_backward
 from ..strategies.wrapping import unwrap_optimizer
@@ -28,8 +29,6 @@ from .gradient_state import GradientState
 from .lifecycle import Life
 from .prepare.prepared import PreparedObjects
 from .prepare.wrappers import called_of, strategy_module
-
-__all__ = ["Backward", "Gradients", "Synchronization"]
 
 SKIPPED_TWICE = (
     "load_state: the loop then read %s batch(es) of epoch %s before its first backward, so it does not train on them. "
@@ -59,16 +58,16 @@ class Backward:
         "_prepared",
         "_strategy",
         "_takes_gradient",
-        "_window",
         "divisor",
         "native",
+        "window",
     )
 
     def __init__(
         self, strategy: Strategy, prepared: PreparedObjects, gradient_state: GradientState, window: Window
     ) -> None:
         self._strategy, self._prepared = strategy, prepared
-        self._gradient_state, self._window = gradient_state, window
+        self._gradient_state, self.window = gradient_state, window
         self.unbind()
 
     def bind(self) -> Callable[..., None]:
@@ -81,8 +80,9 @@ class Backward:
         is_watched = self._prepared.taken or self._continued
         self.native: Callable[..., None] | None = self._first_backward(native) if is_watched else native
         """The function; ``None`` until it is decided."""
+        self.window.probe()
         self.divisor = self._gradient_state.num_steps
-        """What losses are divided by outside of ``accumulate``."""
+        """The divisor of losses outside of ``accumulate``."""
         assert self.native is not None
         return self.native
 
@@ -110,7 +110,10 @@ class Backward:
             if loader is None or loader.epoch == epoch or loader.is_evaluation:
                 continue
             is_same_pass = loader.epoch == epoch + 1
-            skipped = loader.batches_taken - before - 1 if is_same_pass else len(loader) - before
+            try:
+                skipped = loader.batches_taken - before - 1 if is_same_pass else len(loader) - before
+            except TypeError:
+                continue  # of a stream it is not known whether any was left
             if skipped > 0 and self._strategy.is_global_zero:
                 logger.warning(SKIPPED_TWICE, skipped, epoch)
 
@@ -125,7 +128,7 @@ class Backward:
         """``backward``, which reduces gradients each time, also of several losses of one forward pass."""
         strategy = self._strategy
         models = [model for model in self._prepared.of("models") if hasattr(model, "_core_called")]
-        if strategy.world_size == 1 or type(strategy).sync_in_backward is Strategy.sync_in_backward or not models:
+        if type(strategy).sync_in_backward is Strategy.sync_in_backward or not models:
             return backward
         known = [(model._core_called, ref(model)) for model in models]
 
@@ -134,10 +137,14 @@ class Backward:
             if not told:
                 backward(loss, *args, **kwargs)
                 return
-            with ExitStack() as stack:
-                for model in filter(None, (one() for one in told)):
-                    stack.enter_context(strategy.sync_in_backward(strategy_module(model), loss))
-                backward(loss, *args, **kwargs)
+            try:
+                with ExitStack() as stack:
+                    for model in filter(None, (one() for one in told)):
+                        stack.enter_context(strategy.sync_in_backward(strategy_module(model), loss))
+                    backward(loss, *args, **kwargs)
+            except RuntimeError as error:
+                add_remedy(error)
+                raise
 
         return reduced
 
@@ -172,9 +179,9 @@ class Backward:
         assert native is not None
         if num_items is not None:
             check_tensor(loss)
-            native(self._window.weighted(loss, num_items, self._strategy), *args, **kwargs)
+            native(self.window.weighted(loss, num_items, self._strategy), *args, **kwargs)
             return
-        divisor = self._window.plain_divisor(self.divisor)
+        divisor = self.window.plain_divisor(self.divisor)
         if self._takes_gradient and type(loss) is Tensor and not (loss.dim() or args or kwargs):
             native(loss, self._first_gradient(loss, divisor))
             return
@@ -191,7 +198,7 @@ class Backward:
 
 
 class Gradients:
-    """What a loop does to gradients between ``backward`` and the step: unscale and clip them.
+    """Unscales and clips gradients, between ``backward`` and the step.
 
     Args:
         life: Of the run.

@@ -13,9 +13,8 @@ import torch
 
 from ..accelerators.base import is_out_of_memory
 from ..errors import ConfigurationError, WrongTypeError
+from ..hints.argument_checks import check_count
 from ..utilities.live_runtimes import last_run
-
-__all__ = ["find_executable_batch_size"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +74,7 @@ def find_executable_batch_size(
             starting_batch_size=starting_batch_size,
             reduce_batch_size_fn=reduce_batch_size_fn,
         )
-    if isinstance(starting_batch_size, bool) or not isinstance(starting_batch_size, int) or starting_batch_size < 1:
-        raise ConfigurationError(f"starting_batch_size={starting_batch_size!r}: must be an integer ≥ 1.")
+    check_count("starting_batch_size", starting_batch_size, 1)
     called, batch_size = function, starting_batch_size
 
     @functools.wraps(called)

@@ -25,19 +25,6 @@ from ..strategies.calls import call_site
 from ..utilities.nested import leaves
 from ..utilities.torch_private import is_initialized
 
-__all__ = [
-    "check_holds",
-    "check_hook",
-    "check_joinables",
-    "check_kind",
-    "check_leaves",
-    "check_loader",
-    "check_objects",
-    "check_process",
-    "uninitialized",
-    "used_by_with",
-]
-
 logger = logging.getLogger(__name__)
 
 PREPARED = (nn.Module, Optimizer, LRScheduler, DataLoader)
@@ -206,25 +193,45 @@ def uninitialized(subject: str, module: nn.Module) -> ConfigurationError:
     )
 
 
-def check_holds(module: Any, optimizers: Iterable[Optimizer], subject: str) -> None:
-    """Refuse an optimizer whose step would change nothing of what is trained.
+def check_holds(module: Any, optimizers: Iterable[Optimizer], subject: str, num_processes: int) -> None:
+    """Reject an optimizer that has none of the trained parameters; or others, on several processes. On one, warn.
 
     Args:
         module: The module that is trained, or its parameters.
         optimizers: The optimizers.
         subject: Where they come from, for the message.
+        num_processes: How many there are: the gradients of the module's parameters alone are reduced over them.
 
     Raises:
-        ConfigurationError: One holds no parameter of ``module``.
+        ConfigurationError: One holds no parameter of ``module``; or, on several processes, others too.
     """
     owned = {id(each) for each in (module.parameters() if isinstance(module, nn.Module) else module)}
     for optimizer in optimizers:
         held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if owned and held and not any(id(parameter) in owned for parameter in held):
+        name, others = type(optimizer).__name__, [each for each in held if id(each) not in owned]
+        if owned and held and len(others) == len(held):
             raise ConfigurationError(
-                f"{subject}: {type(optimizer).__name__} holds {len(held)} parameter(s), none of which is of the module "
-                "that is trained, so its step would not train it. Create it with that module's parameters: "
-                f"{type(optimizer).__name__}(model.parameters(), ...)."
+                f"{subject}: {name} holds {len(held)} parameter(s), none of which is of the module that is trained, so "
+                f"its step would not train it. Create it with that module's parameters: {name}(model.parameters(), "
+                "...)."
+            )
+        shapes = [str(tuple(each.shape)) for each in others if each.requires_grad]
+        if owned and shapes:
+            found = (
+                f"{subject}: {name} holds {len(shapes)} parameter(s) that are not of the module that is trained, of "
+                f"shape {', '.join(shapes[:5])}."
+            )
+            remedy = (
+                "Make their layer an attribute of the module (of a list of layers, an nn.ModuleList), or prepare it "
+                "too: model, criterion, optimizer = runtime.prepare(model, criterion, optimizer)."
+            )
+            if num_processes > 1:
+                raise ConfigurationError(
+                    f"{found} Their gradients would not be reduced, and the {num_processes} processes would train "
+                    f"different ones. {remedy}"
+                )
+            logger.warning(
+                "%s Unless you save them, no checkpoint has them; they stay on their device. %s", found, remedy
             )
 
 
@@ -298,7 +305,7 @@ class _MethodContext(AbstractContextManager[T]):
         return self._context.__exit__(*error)
 
     def __call__(self, function: Callable[..., Any]) -> Any:
-        """Return the decorated function, where the context itself is one."""
+        """Return the decorated function, if the context can be used as a decorator."""
         self._is_used = True
         context: Any = self._context
         return function if isinstance(context, nullcontext) else context(function)

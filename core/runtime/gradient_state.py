@@ -1,4 +1,4 @@
-"""The prepared loader that the loop is in, and facts about its newest batch."""
+"""GradientState and its settings: whether the next step synchronizes gradients, and where the loop is in its data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from ..data import ActivePasses, PreparedLoader
 from ..data.active_passes import ActivePass
 from ..data.shards import Real
 from ..errors import ConfigurationError, WrongTypeError
-from ..hints.argument_checks import suggest_arguments_of
-
-__all__ = ["GradientAccumulationPlugin", "GradientState"]
+from ..hints.argument_checks import check_flags, suggest_arguments_of
 
 
 @suggest_arguments_of
@@ -42,9 +40,7 @@ class GradientAccumulationPlugin:
             raise WrongTypeError(f"gradient_accumulation_steps={self.num_steps!r}: must be an integer ≥ 1.")
         if self.num_steps < 1:
             raise ConfigurationError(f"gradient_accumulation_steps={self.num_steps}: must be an integer ≥ 1.")
-        for name in ("adjust_scheduler", "sync_with_dataloader", "sync_each_batch"):
-            if not isinstance(getattr(self, name), bool):
-                raise WrongTypeError(f"{name}={getattr(self, name)!r}: must be True or False.")
+        check_flags(**{name: value for name, value in attrs.asdict(self).items() if name != "num_steps"})
 
 
 class GradientState:

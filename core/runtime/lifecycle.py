@@ -10,8 +10,6 @@ from ..plan import Plan
 from ..strategies.base import Strategy
 from ..utilities.live_runtimes import Turn, finished_runs
 
-__all__ = ["Life"]
-
 
 class Life:
     """Whether the processes of a run have been started; they are when the first part of the Runtime needs them.
@@ -52,7 +50,7 @@ class Life:
         check_call("launch", function, args, kwargs or {}, how)
 
     def start(self) -> None:
-        """Set up this process, which is one of the run's; runs whose training has ended leave it before."""
+        """Set up this process for the run, after tearing down earlier runs that have ended."""
         for run in finished_runs():
             run.teardown()
         self.strategy.setup_environment()

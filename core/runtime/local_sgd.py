@@ -10,12 +10,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..errors import ConfigurationError, WrongTypeError
+from ..hints.argument_checks import check_count
 from ..logging import get_logger
 from ..strategies.base import Strategy
 from ..strategies.own_buffers import share_buffers
 from .runtime import Runtime
-
-__all__ = ["LocalSGD"]
 
 logger = get_logger(__name__)
 
@@ -32,8 +31,12 @@ class LocalSGD:
                 local_sgd.step()
 
     Parameters are also averaged at the end. With them, the processes get the buffers of process 0, such as the running
-    means of batch norm, as in each forward pass outside. Every process takes the same number of steps. A checkpoint
-    between two averages has the parameters of process 0 alone, and there is a warning.
+    means of batch norm, as in each forward pass outside. Every process takes the same number of steps.
+
+    Under 16-mixed each process skips its own steps, but a prepared scheduler steps in all of them, so learning rates
+    stay equal. The states of the optimizers, such as momentum, differ between processes. A checkpoint contains the
+    state of process 0, and all processes resume with it. A checkpoint between two averages also contains the
+    parameters of process 0 only, and a warning says so. The strategy ``diloco`` of torch-hal-parallel resumes exactly.
 
     Args:
         accelerator: The Runtime.
@@ -53,8 +56,7 @@ class LocalSGD:
                 f"LocalSGD: accelerator is an object of type {type(accelerator).__name__}: must be a Runtime. The "
                 "Runtime comes first: LocalSGD(runtime, model, local_sgd_steps=8)."
             )
-        if isinstance(local_sgd_steps, bool) or not isinstance(local_sgd_steps, int) or local_sgd_steps < 1:
-            raise ConfigurationError(f"local_sgd_steps={local_sgd_steps!r}: must be an integer ≥ 1.")
+        check_count("local_sgd_steps", local_sgd_steps, 1)
         self.accelerator = accelerator
         self.model = model
         self.local_sgd_steps = local_sgd_steps
@@ -71,6 +73,9 @@ class LocalSGD:
         self.num_steps, self._is_inside = 0, True
         if self.enabled:
             self._stack.enter_context(self.accelerator.no_sync(self.model))
+            strategy = self.accelerator.strategy
+            self._stack.callback(setattr, strategy, "keeps_replicas_equal", strategy.keeps_replicas_equal)
+            strategy.keeps_replicas_equal = False
             self._stack.callback(self.accelerator.register_save_state_pre_hook(self._warn_between_averages).remove)
         return self
 
@@ -95,7 +100,7 @@ class LocalSGD:
         if self.num_steps % self.local_sgd_steps:
             logger.warning_once(
                 "save_state: LocalSGD has not averaged the parameters since they were changed, so the checkpoint has "
-                "those of process 0. Save after a local_sgd.step() that makes num_steps a multiple of local_sgd_steps, "
+                "only process 0's. Save after a local_sgd.step() that makes num_steps a multiple of local_sgd_steps, "
                 "or after the context"
             )
 

@@ -13,8 +13,6 @@ from ..plan import Request, assemble, resolve
 from ..strategies.launchers import FunctionLauncher
 from ..utilities.live_runtimes import last_run
 
-__all__ = ["notebook_launcher"]
-
 logger = logging.getLogger(__name__)
 
 PRECISIONS = {"no": None, "fp16": "16-mixed", "bf16": "bf16-mixed"}
@@ -117,7 +115,6 @@ def notebook_launcher(
 
 
 def _call(environ: Mapping[str, str], function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    del environ
     return function(*args)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import importlib.util
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import nn
@@ -15,9 +15,8 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from ..discovery.ranks import launched_ranks
 from ..environments.base import LAUNCHED
 from ..environments.local import ranks_environ
-from ..errors import ConfigurationError, WrongTypeError, nearest
-from ..hints.argument_checks import suggest_arguments_of, suggest_in_methods
-from ..hints.attributes import raise_unknown, refuse_assigned
+from ..errors import ConfigurationError, nearest
+from ..hints.argument_checks import check_flags, suggest_arguments_of, suggest_in_methods
 from ..hints.remedies import package
 from ..plan import Plan, Request, assemble, resolve
 from ..strategies.base import Strategy
@@ -25,32 +24,16 @@ from ..utilities.live_runtimes import last_run
 from .checks import used_by_with
 from .collectives import split
 from .prepare.preparing import synchronize_generators
-from .properties import RunFacts
+from .properties import ReadOnlyFacts
 from .runtime import Runtime
 from .settings import read_rng_types
-
-__all__ = [
-    "AcceleratorState",
-    "DistributedType",
-    "PartialState",
-    "broadcast",
-    "broadcast_object_list",
-    "gather",
-    "gather_object",
-    "init_empty_weights",
-    "init_on_device",
-    "is_initialized",
-    "release_memory",
-    "synchronize_rng_states",
-    "tqdm",
-]
 
 T = TypeVar("T")
 
 
 @suggest_in_methods(leave=())
 @suggest_arguments_of
-class PartialState(RunFacts):
+class PartialState(ReadOnlyFacts):
     """Which process this is, also before there is a Runtime; no settings pass through it.
 
     ::
@@ -72,9 +55,10 @@ class PartialState(RunFacts):
             set; or it is a setting, such as ``mixed_precision``, and there is no Runtime.
     """
 
+    _called, _front_end = "PartialState", Runtime
+
     def __init__(self, cpu: bool = False) -> None:
-        if not isinstance(cpu, bool):
-            raise WrongTypeError(f"PartialState: cpu={cpu!r}: must be True or False.")
+        check_flags("PartialState: ", cpu=cpu)
         self._cpu = cpu
         self._own: dict[str | None, Strategy] = {}
 
@@ -99,28 +83,16 @@ class PartialState(RunFacts):
 
     @property
     def mixed_precision(self) -> str:
-        """That of the last Runtime."""
+        """Like the last Runtime's."""
         return str(_setting_of_run("mixed_precision", super().mixed_precision))
 
     @property
     def scaler(self) -> Any:
-        """That of the last Runtime."""
+        """Like the last Runtime's."""
         return _setting_of_run("scaler", super().scaler)
 
     def __repr__(self) -> str:
         return f"<PartialState: process {self.process_index} of {self.num_processes}, on {self.device}>"
-
-    if not TYPE_CHECKING:  # it would allow every attribute
-
-        def __getattr__(self, name: str) -> Any:
-            return raise_unknown(self, name, "PartialState", self._remedy)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        refuse_assigned(name, value, "PartialState()")
-        super().__setattr__(name, value)
-
-    def _remedy(self, name: str) -> str:
-        return f" Use runtime.{name}." if hasattr(Runtime, name) else nearest(name, dir(self))
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -199,12 +171,12 @@ def _no_run(name: str) -> NoReturn:
 
 
 def _told() -> str | None:
-    """What a strategy has told the processes that it starts; ``None`` in others."""
+    """The Plan that a strategy has sent to this process, as JSON; ``None`` if no strategy started it."""
     return ranks_environ().get(LAUNCHED)
 
 
 def _launchers_plan(told: str | None, cpu: bool) -> Plan:
-    """What this process is by its launcher; without one, a single process."""
+    """The Plan of this process according to its launcher; of a single process without one."""
     if told is not None:
         plan = Plan.from_json(told)
         given: dict[str, Any] = {"accelerator": plan.accelerator.name, "devices": plan.request["devices"]}
@@ -378,9 +350,74 @@ def release_memory(*objects: Any) -> list[None]:
     Returns:
         ``None`` for each object, to assign to the names that hold them: memory is freed when nothing refers to it.
     """
-    gc.collect()
+    clear_device_cache(garbage_collection=True)
+    return [None] * len(objects)
+
+
+def clear_device_cache(garbage_collection: bool = False) -> None:
+    """Return the unused memory of torch's current accelerator to it.
+
+    Args:
+        garbage_collection: Whether to collect garbage before.
+    """
+    if garbage_collection:
+        gc.collect()
     if torch.accelerator.is_available():
         empty_cache = getattr(torch.get_device_module(), "empty_cache", None)
         if empty_cache is not None:
             empty_cache()
-    return [None] * len(objects)
+
+
+def set_module_tensor_to_device(
+    module: nn.Module,
+    tensor_name: str,
+    device: torch.device | str | int,
+    value: torch.Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    non_blocking: bool = False,
+) -> None:
+    """Move one parameter or buffer to a device, or give it a value there, as one on ``meta`` needs.
+
+    ::
+
+        with init_empty_weights():
+            model = Model()
+        set_module_tensor_to_device(model, "layers.0.weight", "cuda:0", value=weights["layers.0.weight"])
+
+    Args:
+        module: The module.
+        tensor_name: As in ``named_parameters()`` or ``named_buffers()``.
+        device: Where it is to be.
+        value: Its value; by default its own.
+        dtype: That of the value; by default that of the tensor if it is a floating point one, as the value is.
+        non_blocking: Whether not to wait for the copy.
+
+    Raises:
+        ConfigurationError: There is no such tensor, it is on ``meta`` and there is no value, or shapes differ.
+    """
+    old: torch.Tensor | None = None
+    for get in (module.get_buffer, module.get_parameter):
+        with suppress(AttributeError):
+            old = get(tensor_name)
+    if old is None:
+        known = [each for each, _ in (*module.named_parameters(), *module.named_buffers())]
+        raise ConfigurationError(
+            f"tensor_name={tensor_name!r}: {type(module).__name__} has no such parameter or buffer."
+            f"{nearest(tensor_name, known)}"
+        )
+    if value is None and old.is_meta and torch.device(device).type != "meta":
+        raise ConfigurationError(f"{tensor_name!r} is on 'meta', so it has no value. Pass value=.")
+    if value is not None and value.shape != old.shape:
+        raise ConfigurationError(
+            f"{tensor_name!r} has shape {tuple(old.shape)}, and value has shape {tuple(value.shape)}."
+        )
+    data = old.detach() if value is None else value.detach()
+    if dtype is None and old.is_floating_point() and data.is_floating_point():
+        dtype = old.dtype
+    data = data.to(device, dtype, non_blocking=non_blocking)
+    placed: torch.Tensor = data
+    if isinstance(old, nn.Parameter):
+        placed = nn.Parameter(data, old.requires_grad)
+        placed.__dict__.update(old.__dict__)
+    owner_name, _, name = tensor_name.rpartition(".")
+    setattr(module.get_submodule(owner_name), name, placed)

@@ -19,21 +19,11 @@ from ..strategies.base import Strategy
 from ..strategies.calls import call_site, differing_facts
 from ..strategies.parallel import ProcessGroupStrategy
 from ..strategies.store.notes import Board
+from ..strategies.time_limits import ABSENT_SECONDS
 from ..utilities.nested import leaves
 from ..utilities.objects import by_rank, describe_tensor
 from .gradient_state import GradientState
 from .lifecycle import Life
-
-__all__ = [
-    "Agreement",
-    "PADDING",
-    "ProcessControl",
-    "Row",
-    "announce",
-    "describe_leaves",
-    "is_tensor_row",
-    "refuse_difference",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +37,7 @@ _HEADINGS = ("call", "line", PADDING)
 
 
 class Agreement:
-    """What compares what the processes are about to do.
+    """Compares the calls that the processes are about to make.
 
     Args:
         life: Of the run.
@@ -73,7 +63,7 @@ class Agreement:
         refuse_difference(self.compare(call, rows, site=site))
 
     def compare(self, call: str, rows: Sequence[Row], *, site: str | None = None) -> list[list[Row]] | None:
-        """What each process gives, by rank, if they differ; otherwise ``None``.
+        """The rows of each process by rank if they differ; otherwise ``None``.
 
         All of the Runtime's collectives begin with this one, so that two different ones cannot be mixed up. It warns if
         some processes have probably left the loop and do not make the call.
@@ -110,7 +100,7 @@ class Agreement:
 
 
 def describe_leaves(data: Any, name: str, free_dims: int = 0) -> list[Row]:
-    """What ``data`` consists of.
+    """The leaves of ``data``: the place and the description of each.
 
     Args:
         data: A nested structure.
@@ -182,10 +172,6 @@ def _fact(row: Row | None, is_one_place: bool) -> str:
     return row[1] if is_one_place else f"{row[0]} {row[1]}"
 
 
-PATIENCE_SECONDS = 20.0
-"""After how many seconds a warning names the processes that are waited for."""
-
-
 def announce(strategy: Strategy, call: str, site: str, facts: str) -> list[str] | None:
     """Compare ``facts`` over all processes; see :meth:`Strategy.differing`.
 
@@ -219,7 +205,7 @@ def _wait(board: Board, world_size: int, place: str, situation: str) -> None:
     absent = list(range(world_size))
     begin = time.monotonic()
     limit = board.timeout.total_seconds()
-    for seconds in (min(PATIENCE_SECONDS, limit), limit):
+    for seconds in (min(ABSENT_SECONDS, limit), limit):
         absent = board.absent(place, absent, begin + seconds - time.monotonic())
         if not absent:
             return
@@ -232,7 +218,7 @@ def _wait(board: Board, world_size: int, place: str, situation: str) -> None:
 
 
 class ProcessControl:
-    """What lets processes wait.
+    """Makes processes wait for each other.
 
     Args:
         life: Of the run.

@@ -11,21 +11,20 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigurationError, WrongTypeError, nearest
-from ..hints.attributes import raise_unknown, refuse_assigned
+from ..hints.attributes import raise_unknown
 from ..plan import Plan
 from ..precisions.base import Precision
 from ..strategies.base import Strategy
+from ..utilities.live_runtimes import last_run
 from .checks import check_process
-
-__all__ = ["CompileFacts", "FactsView", "RunFacts"]
-
+from .settings import PRECISIONS
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class CompileFacts:
-    """What scripts read of ``dynamo_plugin``: no model is compiled but by the script itself.
+    """The ``dynamo_plugin`` that scripts read: only the script itself compiles models.
 
     Raises:
         ConfigurationError: A script sets one of these attributes, which would compile nothing.
@@ -49,6 +48,7 @@ class CompileFacts:
 
 
 _MIXED = {torch.float32: "no", torch.float16: "fp16", torch.bfloat16: "bf16"}
+_NAMES = {ours: theirs for theirs, ours in PRECISIONS.items()}
 
 
 class RunFacts:
@@ -159,9 +159,9 @@ class RunFacts:
         return CompileFacts()
 
     @property
-    def fp8_recipe_handler(self) -> None:
-        """``None``: there is no precision with 8 bits."""
-        return None
+    def fp8_recipe_handler(self) -> Any:
+        """The settings for ``"fp8"`` among ``kwargs_handlers``; ``None`` without them."""
+        return getattr(self._strategy.precision, "recipe_handler", None)
 
     @property
     def is_fsdp2(self) -> bool:
@@ -196,8 +196,14 @@ class RunFacts:
         no_restore_buffers: set[Tensor] | None = None,
     ) -> AbstractContextManager[None]:
         """A context that changes nothing: a strategy that divides sequences among processes does so by itself."""
-        del buffers, buffer_seq_dims, no_restore_buffers
         return nullcontext()
+
+    @staticmethod
+    def _reset_state(reset_partial_state: bool = False) -> None:
+        """End the last run, so that another Runtime may have other settings; does nothing if there is none."""
+        run = last_run()
+        if run is not None:
+            run.teardown()
 
     # -- in some processes only --------------------------------------------------------------------------------------
 
@@ -225,7 +231,7 @@ class RunFacts:
         return _only(function, lambda: self.is_last_process)
 
     def on_process(self, function: Callable[P, T] | None = None, process_index: int | None = None) -> Any:
-        """Decorator: run ``function`` in one process only; in a run of one process, in that one.
+        """Decorator: run ``function`` in one process only, which may be the only one.
 
         Raises:
             ConfigurationError: In a run of several processes: there is no process ``process_index``.
@@ -238,7 +244,7 @@ class RunFacts:
         return _only(function, runs_here)
 
     def on_local_process(self, function: Callable[P, T] | None = None, local_process_index: int | None = None) -> Any:
-        """Decorator: run ``function`` in one process of each machine only; in a run of one process, in that one.
+        """Decorator: run ``function`` in one process of each machine only, which may be the only one.
 
         Raises:
             ConfigurationError: In a run of several processes: a machine has no process ``local_process_index``.
@@ -254,22 +260,11 @@ class RunFacts:
         return _only(function, runs_here)
 
 
-class FactsView(RunFacts):
-    """The facts about a process and its run: what :attr:`core.Runtime.state` returns.
+class ReadOnlyFacts(RunFacts):
+    """Facts about the run that are no :class:`core.Runtime`: what is not here, a Runtime may have."""
 
-    Args:
-        strategy: Of the run.
-        plan: Of the run.
-        front_end: The class of the Runtime, whose other members an attribute that is not here may be.
-    """
-
-    def __init__(self, strategy: Strategy, plan: Plan, front_end: type) -> None:
-        self._strategy, self._plan, self._front_end = strategy, plan, front_end
-
-    @property
-    def plan(self) -> Plan:
-        """What was resolved: what runs, on which devices, and why."""
-        return self._plan
+    _called: str
+    _front_end: type
 
     def _remedy(self, name: str) -> str:
         own = [each for each in dir(self) if not each.startswith("_")]
@@ -278,11 +273,35 @@ class FactsView(RunFacts):
     if not TYPE_CHECKING:  # it would allow every attribute
 
         def __getattr__(self, name: str) -> Any:
-            return raise_unknown(self, name, "runtime.state", self._remedy)
+            return raise_unknown(self, name, self._called, self._remedy)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        refuse_assigned(name, value, "runtime.state")
+        if not name.startswith("_"):
+            raise ConfigurationError(
+                f"{self._called}.{name} = {value!r:.100}: is read-only. It says what the run is; arguments of the "
+                "Runtime set it."
+            )
         super().__setattr__(name, value)
+
+
+class FactsView(ReadOnlyFacts):
+    """The facts about a process and its run: what :attr:`core.Runtime.state` returns.
+
+    Args:
+        strategy: Of the run.
+        plan: Of the run.
+        front_end: The class of the Runtime, whose other members an attribute that is not here may be.
+    """
+
+    _called = "runtime.state"
+
+    def __init__(self, strategy: Strategy, plan: Plan, front_end: type) -> None:
+        self._strategy, self._plan, self._front_end = strategy, plan, front_end
+
+    @property
+    def plan(self) -> Plan:
+        """What was resolved: what runs, on which devices, and why."""
+        return self._plan
 
     @property
     def backend(self) -> str | None:
@@ -302,6 +321,8 @@ class FactsView(RunFacts):
 
 
 def _mixed_precision(precision: Precision) -> str:
+    if precision.name in _NAMES:
+        return _NAMES[precision.name]
     if precision.param_dtype is torch.float32:
         return _MIXED.get(precision.compute_dtype, precision.name)
     return precision.name

@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
 from typing import Any, Self, TypeVar, TypeVarTuple, overload
 
 import attrs
@@ -19,8 +20,7 @@ from ..accelerators.base import Accelerator
 from ..checkpoints.base import CheckpointIO
 from ..data import ActivePasses, DataSettings, PreparedLoader, skip_first_batches
 from ..environments.base import ClusterEnvironment
-from ..errors import WrongTypeError
-from ..hints.argument_checks import suggest_arguments, suggest_in_methods
+from ..hints.argument_checks import check_flags, suggest_arguments, suggest_in_methods
 from ..hints.attributes import KnownAttributes
 from ..loggers.base import Logger
 from ..plan import Plan, Request, assemble, resolve_for
@@ -29,8 +29,6 @@ from ..strategies.base import Strategy
 from ..utilities.live_runtimes import note_run
 from .accelerate_handlers import (
     AutocastKwargs,
-    DistributedDataParallelKwargs,
-    InitProcessGroupKwargs,
     ProfileKwargs,
     Profiling,
     apply_handlers,
@@ -38,13 +36,14 @@ from .accelerate_handlers import (
     set_autocast,
     uses_autocast,
 )
-from .accumulation import Window
+from .accumulation import Window, version_of
 from .backward import Backward, Gradients, Synchronization
 from .checkpoint.project import ProjectConfiguration, read_project
 from .checkpoint.run_state import LoadHook, SaveHook, StateSaving
 from .checkpoint.saving import Checkpointing
 from .checks import check_kind, used_by_with
-from .collectives import Collectives, MetricGathering, split
+from .collectives import Collectives, split
+from .gather_for_metrics import MetricGathering
 from .gradient_state import GradientAccumulationPlugin, GradientState
 from .lifecycle import Life
 from .prepare.prepared import PreparedObjects
@@ -65,8 +64,6 @@ from .settings import (
     steps_of_plugin,
 )
 from .tracking import Tracking
-
-__all__ = ["Runtime"]
 
 L = TypeVar("L", bound=list[Any])
 M = TypeVar("M", bound=nn.Module)
@@ -102,7 +99,8 @@ class Runtime(RunFacts, KnownAttributes):
         precision: The dtype policy, as a name or an object.
         checkpoint_io: The checkpoint format, as a name or an object.
         cluster_environment: Where ranks and addresses come from, as a name or an object.
-        mixed_precision: Accelerate's name of the precision: ``"no"``, ``"fp16"`` or ``"bf16"``.
+        mixed_precision: Accelerate's name of the precision: ``"no"``, ``"fp16"``, ``"bf16"``, or ``"fp8"``, which is
+            ``precision="fp8-mixed"`` of torch-hal-torchao.
         fp16: ``True`` is ``mixed_precision="fp16"``, ``False`` is ``"no"``; by default the variable ``USE_FP16``.
         cpu: Whether to use the CPU; the same as ``accelerator="cpu"``.
         gradient_accumulation_steps: The number of micro-batches for each step of the optimizers, in
@@ -122,12 +120,14 @@ class Runtime(RunFacts, KnownAttributes):
             ``"torch"`` and the type of the run's devices; ``"generator"``, that of the sampler, always is.
         deepspeed_plugin: Settings of DeepSpeed under Accelerate's names, such as an object of
             ``torch_hal_deepspeed.DeepSpeedPlugin``; the same as ``strategy=DeepSpeedStrategy(...)``.
-        fsdp_plugin: An object of Accelerate's settings for FSDP; the same as ``strategy=FSDPStrategy(...)``.
-        parallelism_config: An object of Accelerate's class, whose sizes say how the processes share the work; the same
-            as a strategy for it.
+        fsdp_plugin: Settings of FSDP under Accelerate's names, such as an object of
+            ``torch_hal_fsdp.FullyShardedDataParallelPlugin``; the same as ``strategy=FSDPStrategy(...)``.
+        parallelism_config: An object of ``torch_hal_parallel.ParallelismConfig`` or of Accelerate's class, whose sizes
+            say how the processes share the work; the same as a strategy for it.
         dynamo_plugin: An object of Accelerate's settings for compilation, which must name no backend.
-        kwargs_handlers: Settings of DistributedDataParallel, of the process group and of autocast, as Accelerate's
-            objects; the first two are the same as arguments of :class:`core.strategies.DDPStrategy`.
+        dynamo_backend: ``"no"``, or ``None``: models are compiled before they are prepared.
+        kwargs_handlers: Settings of DistributedDataParallel, of the process group, of autocast and of ``"fp8"``, as
+            Accelerate's objects; the first two are the same as arguments of :class:`core.strategies.DDPStrategy`.
         log_with: The trackers: a name such as ``"tensorboard"``, an object of :class:`core.loggers.Logger` or with the
             methods of an Accelerate tracker, a list of those, or ``"all"`` for every installed one.
         project_dir: The folder for files of the project: checkpoints, and those that trackers write.
@@ -176,10 +176,8 @@ class Runtime(RunFacts, KnownAttributes):
         fsdp_plugin: Any = None,
         parallelism_config: Any = None,
         dynamo_plugin: Any = None,
-        kwargs_handlers: Sequence[
-            DistributedDataParallelKwargs | InitProcessGroupKwargs | AutocastKwargs | ProfileKwargs
-        ]
-        | None = None,
+        dynamo_backend: str | None = None,
+        kwargs_handlers: Sequence[Any] | None = None,
         log_with: str | Logger | Sequence[str | Logger] | None = None,
         project_dir: str | os.PathLike[str] | None = None,
         project_config: ProjectConfiguration | None = None,
@@ -193,12 +191,11 @@ class Runtime(RunFacts, KnownAttributes):
             strategy=read_strategy(strategy, deepspeed_plugin, fsdp_plugin, parallelism_config),
             devices=devices,
             num_nodes=num_nodes,
-            precision=read_precision(precision, mixed_precision, fp16),
+            precision=read_precision(precision, mixed_precision, fp16, kwargs_handlers),
             checkpoint_io=checkpoint_io,
             cluster_environment=cluster_environment,
         )
-        if deepspeed_plugin is not None and gradient_accumulation_steps == 1:
-            gradient_accumulation_steps = steps_of_plugin(deepspeed_plugin)
+        gradient_accumulation_steps = steps_of_plugin(deepspeed_plugin, gradient_accumulation_steps)
         accumulation = read_accumulation(gradient_accumulation_steps, gradient_accumulation_plugin)
         data_settings = read_data(
             dataloader_config,
@@ -212,13 +209,11 @@ class Runtime(RunFacts, KnownAttributes):
                 "non_blocking": non_blocking,
             },
         )
-        for name, value in (
-            ("device_placement", device_placement),
-            ("step_scheduler_with_optimizer", step_scheduler_with_optimizer),
-            ("sync_batchnorm", sync_batchnorm),
-        ):
-            if not isinstance(value, bool):
-                raise WrongTypeError(f"{name}={value!r}: must be True or False.")
+        check_flags(
+            device_placement=device_placement,
+            step_scheduler_with_optimizer=step_scheduler_with_optimizer,
+            sync_batchnorm=sync_batchnorm,
+        )
         is_debug = request.flag("debug", debug)
         facts = {"gradient_accumulation_steps": accumulation.num_steps, "debug": is_debug}
         plan = resolve_for("Runtime", request, facts)
@@ -228,7 +223,7 @@ class Runtime(RunFacts, KnownAttributes):
         if parallelism_config is not None:
             check_parallelism(parallelism_config, strategy.world_size)
             strategy.engine_settings = {**strategy.engine_settings, "parallelism_config": parallelism_config}
-        check_compilation(dynamo_plugin)
+        check_compilation(dynamo_plugin, dynamo_backend)
         self._connect(
             plan,
             strategy,
@@ -262,11 +257,11 @@ class Runtime(RunFacts, KnownAttributes):
     ) -> None:
         """Make the parts, each of those that it needs; none knows the Runtime."""
         self._strategy = strategy
-        project = project or ProjectConfiguration()
+        self._project = project = project or ProjectConfiguration()
         life = self._life = Life(plan, strategy)
         state = self._gradient_state = GradientState(ActivePasses(), accumulation or GradientAccumulationPlugin())
-        prepared = PreparedObjects()
-        window = Window(state, prepared.optimizers)
+        prepared = self._prepared = PreparedObjects()
+        window = self._window = Window(state, prepared.optimizers)
         agreement = self._agreement = Agreement(life, state, debug)
         self._preparing = Preparing(
             life,
@@ -281,16 +276,24 @@ class Runtime(RunFacts, KnownAttributes):
             sync_batchnorm=sync_batchnorm,
         )
         self._backward = Backward(strategy, prepared, state, window)
-        self._gradients = Gradients(life, prepared, state)
-        self._synchronization = Synchronization(life, prepared, state, window)
-        self._control = ProcessControl(life, agreement)
-        self._collectives = Collectives(life, agreement)
-        self._metrics = MetricGathering(life, agreement, self._collectives, state)
-        self._checkpointing = Checkpointing(life, project)
-        self._run_state = StateSaving(life, prepared, window, agreement, self._checkpointing, project)
         self._tracking = Tracking(life, log_with, project.logging_dir)
-        self._profiling = Profiling(strategy, profile_kwargs)
+        self._profile_kwargs = profile_kwargs
         note_run(self, life.turn)
+
+    # The parts that not every run uses: each is made when it is.
+    _gradients = cached_property(lambda run: Gradients(run._life, run._prepared, run._gradient_state))
+    _synchronization = cached_property(
+        lambda run: Synchronization(run._life, run._prepared, run._gradient_state, run._window)
+    )
+    _control = cached_property(lambda run: ProcessControl(run._life, run._agreement))
+    _collectives = cached_property(lambda run: Collectives(run._life, run._agreement))
+    _metrics = cached_property(
+        lambda run: MetricGathering(run._life, run._agreement, run._collectives, run._gradient_state)
+    )
+    _checkpointing = cached_property(lambda run: Checkpointing(run._life, run._project))
+    _run_state = cached_property(
+        lambda run: StateSaving(run._life, run._prepared, run._window, run._agreement, run._checkpointing, run._project)
+    )
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
@@ -590,6 +593,8 @@ class Runtime(RunFacts, KnownAttributes):
         if native is None:
             self._life.live()
             native = step.bind()
+        window = step.window
+        window.versions = tuple(map(version_of, window.probes))
         if num_items is None and step.divisor == 1:
             native(loss, *args, **kwargs)
         else:
@@ -1299,7 +1304,7 @@ class Runtime(RunFacts, KnownAttributes):
             with_modules,
             output_trace_dir,
         )
-        with self._profiling.profile(profile_handler, given) as profiler:
+        with Profiling(self._strategy, self._profile_kwargs).profile(profile_handler, given) as profiler:
             yield profiler
 
 

@@ -10,28 +10,18 @@ import attrs
 
 from ..data import DataSettings
 from ..errors import ConfigurationError, WrongTypeError, quoted
-from ..hints.argument_checks import instead_of_class
+from ..hints.argument_checks import check_flags, instead_of_class, is_list
 from ..plan import Plan
 from ..precisions.base import Precision
-from ..registration import StrategyRegistry
+from ..registration import PrecisionRegistry, StrategyRegistry
 from ..strategies.base import Strategy
 from .gradient_state import GradientAccumulationPlugin
 
-__all__ = [
-    "check_compilation",
-    "check_loop",
-    "check_parallelism",
-    "read_accelerator",
-    "read_accumulation",
-    "read_data",
-    "read_precision",
-    "read_rng_types",
-    "read_strategy",
-    "steps_of_plugin",
-]
-
-PRECISIONS = {"no": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
+PRECISIONS = {"no": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed", "fp8": "fp8-mixed"}
 """Accelerate's names of precisions, and torch-hal's."""
+
+RECIPES = ("AORecipeKwargs", "FP8RecipeKwargs", "MSAMPRecipeKwargs", "TERecipeKwargs")
+"""Accelerate's classes of settings for ``"fp8"``."""
 
 
 def read_accelerator(accelerator: Any, cpu: bool) -> Any:
@@ -41,8 +31,7 @@ def read_accelerator(accelerator: Any, cpu: bool) -> Any:
         WrongTypeError: ``cpu`` is not a bool.
         ConfigurationError: Both are given, and differ.
     """
-    if not isinstance(cpu, bool):
-        raise WrongTypeError(f"cpu={cpu!r}: must be True or False.")
+    check_flags(cpu=cpu)
     if cpu and accelerator not in ("auto", "cpu") and getattr(accelerator, "name", None) != "cpu":
         raise ConfigurationError(f"cpu=True and accelerator={accelerator!r}: contradict each other. Pass one of them.")
     return "cpu" if cpu and accelerator == "auto" else accelerator
@@ -90,11 +79,38 @@ def _sizes(config: Any) -> dict[str, int] | None:
             f"parallelism_config: sp_size={config.sp_size!r}: torch-hal has no such strategy. Use cp_size, or "
             "strategy='context_parallel', which divides sequences."
         )
+    for name, value in getattr(config, "__dict__", {}).items():
+        if value is not None and name not in (*_SIZES, "sp_size") and not name.startswith("_"):
+            _check_dimension(name, value)
     return {name: getattr(config, name) for name in _SIZES}
 
 
+_DIMENSIONS: dict[str, Any] = {
+    "cp_backend": "torch",
+    "sp_backend": "deepspeed",  # of Accelerate's objects, whose sp_size is 1
+    "cp_handler": {"cp_comm_strategy": "allgather"},
+    "tp_handler": {"enable_async_tp": False},
+}
+"""By other attributes of that class: the value, or the attributes of an object, with which a run is as it is here."""
+
+
+def _check_dimension(name: str, value: Any) -> None:
+    expected = _DIMENSIONS.get(name)
+    if isinstance(expected, dict):
+        for field, given in getattr(value, "__dict__", {}).items():
+            if given != expected.get(field):
+                raise ConfigurationError(
+                    f"parallelism_config: {name}: {field}={given!r:.100}: has no counterpart here. Leave it out."
+                )
+    elif value != expected:
+        raise ConfigurationError(
+            f"parallelism_config: {name}={value!r:.100}: has no counterpart here. Leave it out, or pass strategy= with "
+            "an object of the strategy's class."
+        )
+
+
 def _of_sizes(sizes: dict[str, int], fsdp_plugin: Any) -> Any:
-    """The strategy whose processes are divided so."""
+    """The strategy that divides the processes in this way."""
     replicas, shards, tensor, context = sizes.values()
     shown = ", ".join(f"{name}={size}" for name, size in sizes.items() if size != 1)
     if shards != 1 or fsdp_plugin is not None:
@@ -126,39 +142,75 @@ def check_parallelism(config: Any, world_size: int) -> None:
         )
 
 
-def check_compilation(dynamo_plugin: Any) -> None:
-    """Check that an object of Accelerate's ``TorchDynamoPlugin`` compiles nothing.
+def check_compilation(dynamo_plugin: Any, dynamo_backend: Any = None) -> None:
+    """Check that an object of Accelerate's ``TorchDynamoPlugin``, or its backend alone, compiles nothing.
 
     Raises:
         ConfigurationError: It names a backend.
     """
-    backend = getattr(dynamo_plugin, "backend", None)
-    name = str(getattr(backend, "value", backend))
-    if dynamo_plugin is not None and name.upper() != "NO":
-        raise ConfigurationError(
-            f"dynamo_plugin={dynamo_plugin!r:.100}: torch-hal compiles no model. Call torch.compile(model, backend="
-            f"{name.lower()!r}) before prepare, and leave it out."
-        )
+    given = {"dynamo_plugin": dynamo_plugin, "dynamo_backend": dynamo_backend}
+    for argument, value in given.items():
+        backend = getattr(value, "backend", None) if argument == "dynamo_plugin" else value
+        name = str(getattr(backend, "value", backend))
+        if value is not None and name.upper() != "NO":
+            raise ConfigurationError(
+                f"{argument}={value!r:.100}: torch-hal compiles no model. Call torch.compile(model, backend="
+                f"{name.lower()!r}) before prepare, and leave it out."
+            )
 
 
-def steps_of_plugin(deepspeed_plugin: Any) -> int:
-    """The micro-batches for each step that such an object names; 1 by default."""
+def steps_of_plugin(deepspeed_plugin: Any, given: int | GradientAccumulationPlugin) -> int | GradientAccumulationPlugin:
+    """The micro-batches for each step that such an object names; ``given`` by default.
+
+    Raises:
+        ConfigurationError: The Runtime was given another number.
+    """
     steps = getattr(deepspeed_plugin, "gradient_accumulation_steps", None)
-    return 1 if steps in (None, "auto") else steps
+    if steps in (None, "auto", 1):
+        return given
+    if given not in (1, steps):
+        raise ConfigurationError(
+            f"gradient_accumulation_steps={given!r} contradicts {steps!r} in deepspeed_plugin. Set one of them."
+        )
+    named: int = steps
+    return named
 
 
 def read_precision(
-    precision: str | int | Precision, mixed_precision: str | None, fp16: bool | None
+    precision: str | int | Precision, mixed_precision: str | None, fp16: bool | None, handlers: Any = None
 ) -> str | int | Precision:
     """``precision``, or the one that ``mixed_precision`` names; ``fp16`` is that for two of its values.
 
+    Args:
+        precision: As the Runtime was given; so are the next ones.
+        mixed_precision: Accelerate's name.
+        fp16: Whether it is ``"fp16"`` or ``"no"``.
+        handlers: What ``"fp8"`` reads its settings from, if an object of one of :data:`RECIPES` is among them.
+
     Raises:
         WrongTypeError: ``fp16`` is not a bool.
-        ConfigurationError: ``mixed_precision`` is unknown, or two of them are given and differ.
+        ConfigurationError: ``mixed_precision`` is unknown, two of them are given and differ, or settings for ``"fp8"``
+            cannot be used.
+        UnknownNameError: Settings for ``"fp8"`` are given, and the plugin is not installed.
     """
+    read = _named_precision(precision, mixed_precision, fp16)
+    recipes = [each for each in handlers if type(each).__name__ in RECIPES] if is_list(handlers) else []
+    if not recipes:
+        return read
+    names = quoted(type(each).__name__ for each in recipes)
+    if len(recipes) > 1:
+        raise ConfigurationError(f"kwargs_handlers: has several recipes, {names}. Pass one.")
+    if read != PRECISIONS["fp8"]:
+        raise ConfigurationError(f"kwargs_handlers: {names} is for mixed_precision='fp8'. Set that, or leave it out.")
+    made: Precision = PrecisionRegistry[PRECISIONS["fp8"]]["precision"].of_script(recipes[0])
+    return made
+
+
+def _named_precision(
+    precision: str | int | Precision, mixed_precision: str | None, fp16: bool | None
+) -> str | int | Precision:
     if fp16 is not None:
-        if not isinstance(fp16, bool):
-            raise WrongTypeError(f"fp16={fp16!r}: must be True or False.")
+        check_flags(fp16=fp16)
         meant = "fp16" if fp16 else "no"
         if mixed_precision not in (None, meant) or precision not in ("auto", PRECISIONS[meant]):
             other = f"precision={precision!r}" if mixed_precision is None else f"mixed_precision={mixed_precision!r}"

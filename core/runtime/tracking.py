@@ -16,13 +16,11 @@ from ..loggers.values import plain
 from ..logging import get_logger
 from .lifecycle import Life
 
-__all__ = ["Tracking"]
-
 logger = get_logger(__name__)
 
 
 class Tracking:
-    """What logs with the trackers of a run.
+    """Logs with the trackers of a run.
 
     Args:
         life: Of the run.

@@ -24,18 +24,16 @@ from ..precisions.base import Precision, check_applied, keep_state_dtype
 from ..registration import REGISTRIES
 from ..utilities.user_modules import import_all
 from .calls import call_site, differing_facts
-from .inputs import AllArguments, ProcessPlan, StrategyParts, TrainerFacts, keyword_parameters, requested_parts
+from .inputs import AllArguments, ProcessPlan, StrategyParts, TrainerView, keyword_parameters, requested_parts
 from .training_step import StepMethods
 from .wrapping import move_module, move_optimizer_state, unwrap_module
-
-__all__ = ["Strategy"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class Strategy(StepMethods, TrainerFacts, ABC):
+class Strategy(StepMethods, TrainerView, ABC):
     """How a model is spread over devices and kept in step.
 
     A strategy is composed of one Accelerator, one Precision, one CheckpointIO and one ClusterEnvironment. The user may
@@ -116,7 +114,7 @@ class Strategy(StepMethods, TrainerFacts, ABC):
     checkpoint_io: CheckpointIO
     cluster_environment: ClusterEnvironment
     plan: ProcessPlan
-    """What the Plan decided about devices and processes."""
+    """The Plan's decision about devices and processes."""
     parallel_devices: Sequence[torch.device]
     """The devices of this machine's processes, by local rank; all of one process's devices if it drives several."""
     imported_modules: tuple[str, ...] = ()
@@ -171,7 +169,6 @@ class Strategy(StepMethods, TrainerFacts, ABC):
             processes_per_node: Number of processes on each machine.
             num_nodes: Number of machines. The user starts the script once on each.
         """
-        del num_nodes
         return None if processes_per_node == 1 else self.launcher
 
     def connect(
@@ -361,7 +358,6 @@ class Strategy(StepMethods, TrainerFacts, ABC):
         Returns:
             The layers, which :func:`core.strategies.batch_norm.desynchronize` restores.
         """
-        del module
         self.check_sync_batch_norm()
         return []
 
@@ -381,7 +377,6 @@ class Strategy(StepMethods, TrainerFacts, ABC):
         Raises:
             ConfigurationError: The strategy has several processes, and cannot do so.
         """
-        del joinables
         if self.world_size == 1:
             return nullcontext()
         raise ConfigurationError(

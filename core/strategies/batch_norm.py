@@ -16,14 +16,6 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from ..errors import ConfigurationError
 from ..utilities.torch_private import BatchNorm, check_input_dim
 
-__all__ = [
-    "SyncedBatchNorm",
-    "desynchronize",
-    "has_torch_kernels",
-    "synchronize",
-]
-
-
 Sum = Callable[[Tensor], Tensor]
 """Returns the sum of a contiguous tensor over all processes; it may change the tensor."""
 
@@ -53,7 +45,6 @@ class _Restorable(nn.Module):
     _add: Sum | None = None
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        del protocol
         state = {name: value for name, value in self.__dict__.items() if name != "_add"}
         return _new, (self._plain,), state
 

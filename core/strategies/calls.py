@@ -21,18 +21,6 @@ from ..errors import ConfigurationError
 from ..utilities.objects import by_rank
 from ..utilities.torch_private import sequence_number
 
-__all__ = [
-    "NOTHING",
-    "Begun",
-    "Calls",
-    "call_site",
-    "differing_facts",
-    "is_user_frame",
-    "method_called",
-    "user_frame",
-]
-
-
 KEPT = 8
 """The names of so many newest collectives are kept: on accelerators, Python runs ahead of the collectives."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
@@ -15,18 +16,25 @@ from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import ConfigurationError, quoted
-from ..utilities.torch_private import FixedBuckets, expect_gradients, learns_graph, left_out_by_ddp
+from ..utilities.nested import hook_gradients
+from ..utilities.torch_private import (
+    FixedBuckets,
+    accumulates,
+    expect_gradients,
+    has_hooks_after_accumulation,
+    learns_graph,
+    left_out_by_ddp,
+)
 from .ddp_hooks import CommunicationHook, check_communication_hook, register_communication_hook
 from .inputs import ProcessGroupParts
 from .manual_gradients import AveragedGradients, ManualGradients
 from .parallel import ProcessGroupStrategy
 from .process_group import while_alive
 from .reductions import check_sendable
-
-__all__ = ["DDPArguments", "DDPStrategy", "refuse_unfrozen"]
 
 _DDP_ARGUMENTS = MappingProxyType(
     {
@@ -116,6 +124,8 @@ class DDPStrategy(ProcessGroupStrategy):
         self._last_model = ref(wrapped)
         if isinstance(wrapped, DistributedDataParallel):
             self.release_at_leave(while_alive(wrapped, release_from_group))
+            if self.world_size > 1:
+                self.release_at_leave(while_alive(FirstBackward(self.name, wrapped), FirstBackward.end))
         return wrapped
 
     @property
@@ -229,7 +239,24 @@ class DDPStrategy(ProcessGroupStrategy):
     def join_uneven(self, joinables: Sequence[Any]) -> AbstractContextManager[Any]:
         """By torch's ``Join``; gradients are divided by the number of all processes."""
         chosen = [one for one in joinables if isinstance(one, Joinable)]
-        return Join(chosen) if chosen else nullcontext()
+        return _JoinInDtype(chosen, self.precision.forward_context) if chosen else nullcontext()
+
+
+class _JoinInDtype(Join):
+    """Answers forward passes of other processes in the default dtype in which these ask.
+
+    Args:
+        joinables: Modules and optimizers.
+        forward_context: Makes the context of forward passes.
+    """
+
+    def __init__(self, joinables: list[Joinable], forward_context: Callable[[], AbstractContextManager[Any]]) -> None:
+        super().__init__(joinables)
+        self._forward_context = forward_context
+
+    def __exit__(self, *error: Any) -> None:
+        with self._forward_context():
+            super().__exit__(*error)
 
 
 def refuse_unfrozen(strategy: str, module: nn.Module, called: nn.Module) -> RemovableHandle | None:
@@ -259,6 +286,68 @@ def _check_frozen(strategy: str, frozen: Mapping[str, nn.Parameter], module: nn.
         )
 
 
+class FirstBackward:
+    """Refuses what uses gradients before they are averaged, or adds to them afterwards: the replicas would drift apart.
+
+    It looks at the first backward pass of a module that averages gradients, and costs nothing from then on.
+
+    Args:
+        strategy: Its name.
+        module: The module.
+    """
+
+    def __init__(self, strategy: str, module: DistributedDataParallel) -> None:
+        self._strategy = strategy
+        self._added: dict[str, bool] = {}
+        """Whether the gradient of a parameter was computed by a backward pass within the backward pass."""
+        self._handles = [module.register_forward_pre_hook(self._begin)]
+
+    def end(self) -> None:
+        """Look no longer."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _begin(self, module: DistributedDataParallel, inputs: Any) -> None:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        if self._added:
+            self.end()
+        elif len(self._handles) == 1:
+            parameters = [(name, one) for name, one in module.module.named_parameters() if one.requires_grad]
+            hooked = [name for name, parameter in parameters if has_hooks_after_accumulation(parameter)]
+            if hooked:
+                raise ConfigurationError(
+                    f"strategy={self._strategy!r}: {len(hooked)} parameter(s) have a hook of "
+                    f"register_post_accumulate_grad_hook: {quoted(hooked[:5])}. It runs before the gradients are "
+                    "averaged, so an optimizer that it steps would train another model in each process. Step the "
+                    "optimizer after backward. To save the memory of gradients, set strategy='fsdp'."
+                )
+            if module.require_backward_grad_sync:
+                self._handles += [
+                    parameter.register_post_accumulate_grad_hook(partial(self._note, name))
+                    for name, parameter in parameters
+                ]
+
+    def _note(self, name: str, parameter: Tensor) -> None:
+        is_inner = _is_in_checkpoint()
+        if name in self._added and (is_inner or self._added[name]):
+            raise ConfigurationError(
+                f"strategy={self._strategy!r}: {name} is used more than once, in parts of the forward pass that "
+                "torch.utils.checkpoint recomputes with use_reentrant=True. Each such part adds to its gradient by "
+                "itself, the last ones after it was averaged. Set use_reentrant=False; with a model of transformers: "
+                "model.gradient_checkpointing_enable({'use_reentrant': False})."
+            )
+        self._added[name] = is_inner
+
+
+def _is_in_checkpoint() -> bool:
+    """Whether this is the backward pass that a checkpointed part runs by itself."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code is not CheckpointFunction.backward.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
 @contextmanager
 def _without_sync(module: DistributedDataParallel) -> Iterator[None]:
     """Gradients are left as they are; buffers of rank 0 are sent to the others, as before each forward pass."""
@@ -270,7 +359,6 @@ def _without_sync(module: DistributedDataParallel) -> Iterator[None]:
 @contextmanager
 def _forced_sync(module: DistributedDataParallel, loss: Tensor) -> Iterator[None]:
     def begin(gradient: Tensor) -> None:
-        del gradient
         expect_gradients(module, loss)
 
     # At the first gradient: of a loss that does not depend on the module there is none to wait for.
@@ -290,8 +378,32 @@ def wrap(module: nn.Module, *, fixed: bool, **arguments: Any) -> DistributedData
         fixed: Whether sums depend on the layout of the buckets. Then it is the same at every step.
         **arguments: Those of DistributedDataParallel.
     """
-    changes = arguments.get("static_graph", False) or not arguments.get("find_unused_parameters", False)
-    return (FixedBuckets if fixed and changes else DistributedDataParallel)(module, **arguments)
+    is_static = arguments.get("static_graph", False)
+    changes = is_static or not arguments.get("find_unused_parameters", False)
+    wrapped = (FixedBuckets if fixed and changes else DistributedDataParallel)(module, **arguments)
+    if is_static:
+        handles: list[RemovableHandle] = []
+        handles.append(wrapped.register_forward_hook(partial(_watch_first_backward, handles)))
+    return wrapped
+
+
+def _watch_first_backward(
+    handles: Sequence[RemovableHandle], module: DistributedDataParallel, inputs: object, output: Any
+) -> None:
+    """Until torch has recorded the static graph: refuse to record a pass that computes no gradients of parameters."""
+    if not learns_graph(module):
+        handles[0].remove()
+    else:
+        hook_gradients(output, partial(_check_first_backward, module))
+
+
+def _check_first_backward(module: DistributedDataParallel, gradient: Tensor) -> None:
+    if learns_graph(module) and not accumulates(each for each in module.parameters() if each.requires_grad):
+        raise ConfigurationError(
+            "static_graph=True: torch records the first pass from the model's output backwards, and this one is of "
+            "torch.autograd.grad: gradients of the parameters would not be averaged in any step. Leave out "
+            "static_graph=True, or call torch.autograd.grad within the model's forward pass."
+        )
 
 
 def release_from_group(module: DistributedDataParallel) -> None:

@@ -16,14 +16,6 @@ from ..errors import ConfigurationError, nearest, quoted
 from ..utilities.torch_private import GradBucket
 from .time_limits import CALLBACKS_SECONDS, wait_until
 
-__all__ = [
-    "COMMUNICATION_HOOKS",
-    "CommunicationHook",
-    "check_communication_hook",
-    "register_communication_hook",
-]
-
-
 CommunicationHook = Callable[[Any, GradBucket], Future[Tensor]]
 """``hook(state, bucket)`` returns a future of the averaged bucket, a flat tensor."""
 

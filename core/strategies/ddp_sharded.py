@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -24,8 +25,6 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message=r"`torch\.jit", category=DeprecationWarning)
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-__all__ = ["DDPShardedStrategy"]
-
 _SMALL = 1000
 """Elements up to which tensors are sent together, as an object."""
 
@@ -41,6 +40,12 @@ class DDPShardedStrategy(DDPStrategy):
 
     name = "ddp_sharded"
 
+    _sharded: Collection[_ShardedOptimizer] = ()
+
+    def steps_taken(self, optimizer: Optimizer) -> int:
+        """See the base class."""
+        return super().steps_taken(next((one for one in self._sharded if one._followed is optimizer), optimizer))
+
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
         """Each optimizer's sharded form, which shares its ``param_groups`` with the user's optimizer.
 
@@ -51,15 +56,16 @@ class DDPShardedStrategy(DDPStrategy):
         return [self._shard(optimizer) for optimizer in super().setup_optimizers(optimizers)]
 
     def _shard(self, optimizer: Optimizer) -> Optimizer:
-        if optimizer.state:
+        if any(entry.get("step", 1) > 0 for entry in optimizer.state.values()):  # Adagrad's has one of 0 from the start
             raise ConfigurationError(
                 f"optimizer {type(optimizer).__name__} has already stepped, so strategy {self.name!r} cannot divide "
                 "its state. Prepare a new optimizer, then load the checkpoint."
             )
         taken = inspect.signature(type(optimizer)).parameters
         options = {name: value for name, value in optimizer.defaults.items() if name in taken}
+        named_alike = type(type(optimizer).__name__, (_ShardedOptimizer,), {})
         try:
-            sharded = _ShardedOptimizer(
+            sharded: _ShardedOptimizer = named_alike(
                 [dict(group) for group in optimizer.param_groups], optimizer_class=type(optimizer), **options
             )
         except (TypeError, ValueError) as error:
@@ -68,6 +74,7 @@ class DDPShardedStrategy(DDPStrategy):
                 "an optimizer that can be created from its defaults, with parameters of one dtype."
             ) from error
         sharded.follow(optimizer)
+        self._sharded = WeakSet((*self._sharded, sharded))
         self.release_at_leave(while_alive(sharded, lambda optimizer: setattr(optimizer, "process_group", None)))
         return sharded
 

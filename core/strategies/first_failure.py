@@ -53,12 +53,8 @@ from .launchers.exit_codes import (
     print_interrupted,
 )
 from .stack_exchange import Stacks, Whereabouts, call_in, is_timeout
-from .store.run_store import another_connection
+from .store.tcp_store import another_connection
 from .time_limits import END_REQUEST_SECONDS, ENDED_SHOWN_SECONDS, ENDING_SECONDS, LONGEST_PAUSE_SECONDS, SHOWN_SECONDS
-
-__all__ = [
-    "Failures",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +91,7 @@ class _First:
 
     rank: int
     told: str
-    """What the output ends with."""
+    """The last lines of the output."""
     code: int
     """Its exit code."""
     is_shown: bool
@@ -144,7 +140,7 @@ class Failures:
         self._watch_end()
 
     def explain_early(self, error: LaunchError) -> None:
-        """Show ``error`` as that of a run, though the processes have not joined yet.
+        """Show ``error`` like the failure of a run, although the processes have not joined yet.
 
         Each of them fails with the same: one shows it, the others name that one.
         """
@@ -186,7 +182,7 @@ class Failures:
         return f"rank {self._rank} of {self._world_size} failed: {cause}"
 
     def _explain(self, error: BaseException) -> None:
-        """Find out who did not come, if ``error`` is that of a collective over its time limit; once."""
+        """If ``error`` is the timeout of a collective, find out which processes did not join it; once."""
         if not is_lost_peer(error):
             return
         self.stacks.has_waited = True  # also if another one's time limit came first, which ends their connection
@@ -387,7 +383,7 @@ class Failures:
         return found
 
     def _noted(self) -> _First | None:
-        """What the store says of the process that failed first."""
+        """The store's entry about the process that failed first."""
         with self._notes() as notes:
             if notes.check(["first"]):
                 rank = int(notes.get("first"))

@@ -1,4 +1,4 @@
-"""What a strategy is given: its constructor's arguments, the Plan's decisions, and what it reads from a Trainer."""
+"""The inputs of a strategy: its constructor's arguments, the Plan's decisions, and what it reads from a Trainer."""
 
 
 # Not "from __future__ import annotations": the fields' types are shown in the signatures of strategies.
@@ -17,17 +17,6 @@ from ..checkpoints.base import CheckpointIO
 from ..environments.base import ClusterEnvironment
 from ..errors import ConfigurationError, nearest, quoted
 from ..precisions.base import Precision
-
-__all__ = [
-    "AllArguments",
-    "ProcessGroupParts",
-    "ProcessPlan",
-    "StrategyParts",
-    "TrainerFacts",
-    "keyword_parameters",
-    "requested_parts",
-    "signature",
-]
 
 
 class StrategyParts(TypedDict, total=False):
@@ -81,7 +70,7 @@ def requested_parts(cls: type[Any], arguments: Mapping[str, Any]) -> dict[str, A
 
 
 class AllArguments:
-    """The ``__signature__`` of strategies, made when that of a class is read: few are."""
+    """The ``__signature__`` of strategies, made only when the signature of a class is read, which is rare."""
 
     def __get__(self, strategy: object, cls: type[Any]) -> inspect.Signature:
         return signature(cls)
@@ -141,7 +130,7 @@ class ProcessPlan:
         return self.world_size // self.num_nodes
 
 
-class TrainerFacts:
+class TrainerView:
     """The members of a strategy that are the Trainer's; without one, there is no module, optimizer or scheduler."""
 
     precision: Precision

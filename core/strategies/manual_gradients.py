@@ -11,19 +11,12 @@ from torch import Tensor, nn
 
 from ..errors import ConfigurationError
 
-__all__ = [
-    "AveragedGradients",
-    "ManualGradients",
-    "average_gradients",
-]
-
-
 BUCKET_BYTES = 25 * 2**20
 """Gradients are averaged in parts of about this size, as DistributedDataParallel does."""
 
 
 class Reduces(Protocol):
-    """What averages gradients: a strategy of several processes."""
+    """A strategy that averages gradients over processes."""
 
     name: str
 
@@ -52,6 +45,8 @@ class ManualGradients:
         """``backward(loss, *args, **kwargs)``, called any number of times within the forward pass."""
         self.no_sync = no_sync
         """Returns a context in which :attr:`backward` does not reduce gradients."""
+        self.has_unreduced = False
+        """Whether there are gradients of backward passes that the next one reduces too; a resumed run loads it."""
 
     def forward_context(self) -> AbstractContextManager[Any]:
         """The context of the forward pass in which backward is called."""
@@ -86,8 +81,6 @@ class AveragedGradients(ManualGradients):
         self._strategy, self._parameters = strategy, tuple(parameters)
         self._local_backward, self._forward_context = backward, forward_context
         self._is_paused = False
-        self._unreduced = False
-        """Whether there are gradients of backward passes that were not averaged."""
 
     def forward_context(self) -> AbstractContextManager[Any]:
         """See :class:`ManualGradients`."""
@@ -104,15 +97,15 @@ class AveragedGradients(ManualGradients):
     def _backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         if self._is_paused:
             self._local_backward(loss, *args, **kwargs)
-            self._unreduced = True
+            self.has_unreduced = True
             return
         # What was averaged before stays out of the next average, which then holds the gradients of this pass alone.
         # What was not averaged is averaged together with them.
-        set_aside = [] if self._unreduced else self._set_aside()
+        set_aside = [] if self.has_unreduced else self._set_aside()
         try:
             self._local_backward(loss, *args, **kwargs)
             average_gradients(self._parameters, self._strategy)
-            self._unreduced = False
+            self.has_unreduced = False
         finally:
             for parameter, gradient in set_aside:
                 parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)

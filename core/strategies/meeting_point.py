@@ -25,20 +25,15 @@ from .calls import method_called
 from .launchers.exit_codes import ended_by_failure
 from .stack_exchange import Stacks, Whereabouts
 from .store.notes import Board, lost_store, wait_for_key
-from .store.run_store import Patience, RunStore, address_of
-from .time_limits import END_REQUEST_SECONDS, FIRST_LOOK_SECONDS, LOOK_SECONDS, LOOKS_APART_SECONDS, SAVES_POLL_SECONDS
-
-__all__ = [
-    "IsWaitedFor",
-    "LooksForWaiting",
-    "end_saving",
-    "meet",
-    "meet_to_join",
-    "next_run",
-    "ranks_missing",
-    "tell_of_end",
-    "wait_for_saves",
-]
+from .store.tcp_store import RunStore, address_of
+from .time_limits import (
+    END_REQUEST_SECONDS,
+    FIRST_LOOK_SECONDS,
+    LOOK_SECONDS,
+    LOOKS_APART_SECONDS,
+    SAVES_POLL_SECONDS,
+    LongWait,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +73,7 @@ def meet(
     store.set(f"{point}/{rank}", "")
     if store.add(point, 1) == world_size:
         store.set(f"{point}/all", "")
-    patience = Patience(f"rank {rank} of {world_size} waits {MEETING_POINTS[point]}{address_of(store)}{purpose}", limit)
+    wait = LongWait(f"rank {rank} of {world_size} waits {MEETING_POINTS[point]}{address_of(store)}{purpose}", limit)
 
     def whom() -> str:
         if world_size <= LISTING or rank < 2:
@@ -89,7 +84,7 @@ def meet(
     def look() -> None:
         if check is not None:
             check()
-        patience.tell(whom)
+        wait.tell(whom)
 
     while not wait_for_key(store, f"{point}/all", limit.total_seconds(), look):
         if not extends():
@@ -163,7 +158,7 @@ class _Ended:
 _joined: dict[str, int] = {}
 """How many runs this process has joined, by the address of their store."""
 _notes: list[Callable[[], None]] = []
-"""What tells the others at this process's end that it joins no further run."""
+"""A function that tells the other processes, when this one ends, that it joins no further run."""
 
 
 def next_run(store: Store, rank: int) -> RunStore:

@@ -11,11 +11,9 @@ from ..utilities.torch_private import non_persistent_buffers
 from .base import Strategy
 from .parallel import ParallelStrategy
 
-__all__ = ["load_own_buffers", "own_buffers", "share_buffers"]
-
 
 def share_buffers(strategy: Strategy, module: nn.Module) -> None:
-    """Give every process the buffers of process 0: they are those of checkpoints.
+    """Give every process the buffers of process 0, which are also in checkpoints.
 
     After a training pass, the running means of batch norm are those of each process's own batches. Every process calls
     this; it does nothing where a strategy leaves each process its own buffers.

@@ -22,6 +22,7 @@ from ..checkpoints.agreement import run_on_each_rank
 from ..environments.base import ClusterEnvironment
 from ..environments.local import LAUNCH_VARIABLES, LAUNCHED, LocalEnvironment, claim_ranks, own_environ
 from ..errors import ConfigurationError, WrongTypeError, quoted
+from ..precisions.base import state_dtypes_kept
 from ..random import get_host_rng_state
 from ..utilities.nested import map_tensors
 from ..utilities.objects import broadcast_pickled, by_rank, describe_tensor, gather_pickled, pickled, sendable
@@ -37,10 +38,8 @@ from .meeting_point import end_saving, tell_of_end
 from .process_group import thread_limit
 from .reductions import REDUCTIONS, as_reduced, as_result, as_sent, check_reduction, copy_for_reduction
 from .store.notes import Board
-from .store.run_store import connect_store, host_store
+from .store.tcp_store import connect_store, host_store
 from .time_limits import END_REQUEST_SECONDS, FAILED_TOO_SECONDS
-
-__all__ = ["ParallelStrategy", "ProcessGroupStrategy"]
 
 T = TypeVar("T")
 
@@ -101,7 +100,7 @@ class ParallelStrategy(Strategy):
     # -- placement -----------------------------------------------------------------------------------------------
 
     def sync_batch_norm(self, module: nn.Module) -> list[nn.Module]:
-        """By :meth:`all_reduce`, or by torch's own layers where they can run; see :meth:`Strategy.sync_batch_norm`."""
+        """Use :meth:`all_reduce`, or torch's own layers where they can run; see :meth:`Strategy.sync_batch_norm`."""
         super().sync_batch_norm(module)
         if self.world_size == 1:
             return []
@@ -148,7 +147,6 @@ class ParallelStrategy(Strategy):
 
     def barrier(self, name: str | None = None) -> None:
         """Wait until every process has called this."""
-        del name
         self.all_gather_object(None)
 
     def broadcast_module(self, module: nn.Module, src: int = 0) -> None:
@@ -158,7 +156,7 @@ class ParallelStrategy(Strategy):
                 self.broadcast_tensor(tensor, src)
 
     def broadcast_tensor(self, tensor: Tensor, src: int = 0) -> None:
-        """Overwrite ``tensor`` with that of the process with rank ``src``, which has the same shape and dtype."""
+        """Overwrite ``tensor`` with the tensor of rank ``src``, which has the same shape and dtype."""
         tensor.copy_(self.broadcast(tensor.cpu(), src))
 
     def broadcast_optimizer(self, optimizer: Optimizer, src: int = 0) -> None:
@@ -166,7 +164,8 @@ class ParallelStrategy(Strategy):
         is_source = self.global_rank == src
         state = self.broadcast(map_tensors(Tensor.cpu, optimizer.state_dict()) if is_source else None, src)
         if state is not None and not is_source:
-            optimizer.load_state_dict(state)
+            with state_dtypes_kept(optimizer):
+                optimizer.load_state_dict(state)
 
     def run_on_each_rank(self, function: Callable[[], T]) -> list[T]:
         """Call ``function`` in every process.
@@ -181,6 +180,8 @@ class ParallelStrategy(Strategy):
 
     def differing(self, call: str, facts: str, site: str = "") -> list[str] | None:
         """By a checksum, in one small collective; see :meth:`Strategy.differing`."""
+        if self.world_size == 1:
+            return None
         checksum = torch.tensor([zlib.crc32(f"{call} {facts}".encode())], device=self.root_device)
         sums = torch.cat(self.all_gather_list(checksum)).tolist()
         return super().differing(call, facts, site) if len(set(sums)) > 1 else None
@@ -483,7 +484,6 @@ class ProcessGroupStrategy(ParallelStrategy):
 
     def barrier(self, name: str | None = None) -> None:
         """Wait until every process has called this."""
-        del name
         self._begin("barrier")
         dist.barrier()
 

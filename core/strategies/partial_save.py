@@ -21,8 +21,6 @@ from .parallel import ProcessGroupStrategy
 from .store.notes import Board
 from .time_limits import NEEDED_SECONDS, OPTIONAL_SECONDS
 
-__all__ = ["Meeting"]
-
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)

@@ -38,21 +38,10 @@ from .meeting_point import (
     tell_of_end,
     wait_for_saves,
 )
+from .store.network_interfaces import advice
 from .store.notes import Board, Peers, lost_store
-from .store.run_store import DEFAULT_TIMEOUT, advice, connect_store, host_store
+from .store.tcp_store import DEFAULT_TIMEOUT, connect_store, host_store
 from .time_limits import ABANDON_SECONDS, LEAVE_SECONDS, wait_until
-
-__all__ = [
-    "JoinedGroup",
-    "ThreadLimit",
-    "abandon",
-    "adopt",
-    "destroy",
-    "has_foreign_group",
-    "join",
-    "thread_limit",
-    "while_alive",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +116,7 @@ def join(
 
 
 def has_foreign_group() -> bool:
-    """Whether this process has a default process group that torch-hal did not make, for :func:`adopt`."""
+    """Whether this process has a default process group that torch-hal did not make. See :func:`adopt`."""
     return dist.is_initialized() and (_Group.current is None or _Group.current.is_foreign)
 
 
@@ -162,8 +151,8 @@ def adopt(
             )
     if timeout != DEFAULT_TIMEOUT:
         raise ConfigurationError(
-            f"timeout={timeout}: this process already has a default process group, whose time limit holds. Pass "
-            "timeout to torch.distributed.init_process_group instead."
+            f"timeout={timeout}: this process already has a default process group with its own time limit. "
+            "Pass timeout to torch.distributed.init_process_group instead."
         )
     facts: dict[str, Any] = {**planned, "device": device}
     if _Group.current is not None:
@@ -194,17 +183,11 @@ class JoinedGroup:
         self._group = group
         self._ends: list[Callable[[bool], None]] = []
         self._left = False
-        group.members.append(self)
-
-    @property
-    def board(self) -> Board:
+        self.board = group.board
         """Where the processes of the group leave notes for each other."""
-        return self._group.board
-
-    @property
-    def calls(self) -> Calls:
+        self.calls = group.calls
         """The collectives that this process has begun."""
-        return self._group.calls
+        group.members.append(self)
 
     def end_at_leave(self, end: Callable[[bool], None]) -> None:
         """Make :meth:`leave` call ``end(failed)`` first, which ends threads that communicate.
@@ -325,7 +308,7 @@ class _Group:
         return wait_for_saves(self.board, self._rank, missing, self._check)
 
     def _while_leaving(self) -> Callable[[], None] | None:
-        """What is called while this process waits for the others to leave."""
+        """Called while this process waits for the others to leave."""
         check: Callable[[], None] | None = self._check
         failures = self._failures
         if failures is None:

@@ -14,17 +14,6 @@ from torch import Tensor
 from ..errors import ConfigurationError, nearest, quoted
 from ..utilities.objects import sendable
 
-__all__ = [
-    "REDUCTIONS",
-    "Reduction",
-    "as_reduced",
-    "as_result",
-    "as_sent",
-    "check_reduction",
-    "check_sendable",
-    "copy_for_reduction",
-]
-
 
 @attrs.frozen
 class Reduction:
@@ -66,7 +55,7 @@ def check_reduction(reduction: str, dtype: torch.dtype = torch.float32) -> Reduc
         )
     if dtype.is_complex and reduction not in ("mean", "sum"):
         raise ConfigurationError(
-            f"reduction={reduction!r}: the tensor has dtype {dtype}, of which only the mean and the sum are reduced. "
+            f"reduction={reduction!r}: the tensor has dtype {dtype}, which supports only the mean and the sum. "
             "Reduce torch.view_as_real(tensor), or its abs()."
         )
     if dtype is torch.uint64 and reduction != "mean":

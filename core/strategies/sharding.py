@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from itertools import count
 from typing import Any
 from weakref import ref
 
@@ -22,7 +23,8 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from torch.optim import Optimizer
+from torch.optim import LBFGS, SGD, Adafactor, Adagrad, Optimizer, Rprop
+from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import ConfigurationError, WrongTypeError, quoted
@@ -246,13 +248,15 @@ class FollowedParameters:
 
     def __init__(self) -> None:
         self._followed = WeakTensorKeyDictionary()
+        self._names = WeakTensorKeyDictionary()
+        self._hooks: list[RemovableHandle] = []
 
     def __getstate__(self) -> dict[str, Any]:
         # A started process prepares its own modules; weak dictionaries cannot be pickled.
         return {"_followed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._followed = WeakTensorKeyDictionary()
+        self.__init__()  # type: ignore[misc]
 
     def record(self, before: Mapping[str, nn.Parameter], module: nn.Module) -> None:
         """Remember what became of the parameters of ``module``.
@@ -263,39 +267,112 @@ class FollowedParameters:
         """
         for name, parameter in module.named_parameters(remove_duplicate=False):
             self._followed[before[name]] = ref(parameter)
+            self._names[parameter] = name
 
     def clear(self) -> None:
         """Forget all."""
         self._followed.clear()
+        self._names.clear()
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def form_of(self, parameter: nn.Parameter) -> nn.Parameter:
         """The sharded form of ``parameter``; itself, if its module was not sharded."""
         divided = self._followed[parameter]() if parameter in self._followed else None
         return parameter if divided is None else divided
 
-    def follow(self, optimizer: Optimizer, strategy: str) -> None:
+    def follow(self, optimizer: Optimizer, strategy: str, tensor: DeviceMesh | None = None) -> None:
         """Let the groups of ``optimizer`` hold the sharded forms of their parameters.
 
         Args:
             optimizer: The user's, made before or after its module was sharded.
             strategy: The strategy's name, for errors.
+            tensor: The processes that share the work on a batch. Of parameters outside of the plan they must have
+                equal gradients, which is looked at before steps 1, 2, 4, 8 and so on.
 
         Raises:
-            ConfigurationError: It has already stepped, or is ``foreach`` or ``fused`` but its parameters are on
-                different meshes.
+            ConfigurationError: It cannot step sharded parameters, or has already stepped, or is ``foreach`` or
+                ``fused`` but its parameters are on different meshes. In a step: gradients differ.
         """
         for group in optimizer.param_groups:
             followed = [self.form_of(parameter) for parameter in group["params"]]
-            if optimizer.state and any(new is not old for new, old in zip(followed, group["params"], strict=True)):
-                raise ConfigurationError(
-                    f"optimizer {type(optimizer).__name__}: it has stepped before strategy {strategy!r} divided its "
-                    "parameters. Prepare a new optimizer, then load the checkpoint."
-                )
+            for new, old in zip(followed, group["params"], strict=True):
+                if new is old or old not in optimizer.state:
+                    continue
+                entry = optimizer.state.pop(old)
+                if entry.get("step", 1) > 0:  # 0: its constructor has made the state, as Adagrad's does
+                    raise ConfigurationError(
+                        f"optimizer {type(optimizer).__name__}: it has stepped before strategy {strategy!r} divided "
+                        "its parameters. Prepare a new optimizer, then load the checkpoint."
+                    )
+                if not new.is_meta:  # which another process holds
+                    optimizer.state[new] = {
+                        name: like(new, value, new.device) if getattr(value, "shape", None) == old.shape else value
+                        for name, value in entry.items()
+                    }
             group["params"] = followed
             meshes = {parameter.device_mesh for parameter in followed if isinstance(parameter, DTensor)}
+            if meshes:
+                _check_steps_sharded(optimizer, strategy)
             has_plain = any(not isinstance(parameter, DTensor) for parameter in followed)
             if len(meshes) + (has_plain and bool(meshes)) > 1 and (group.get("foreach") or group.get("fused")):
                 raise ConfigurationError(
                     f"optimizer {type(optimizer).__name__}: foreach or fused, with some parameters that "
                     "tensor_parallel_plan divides and some that it does not. Set foreach=False and fused=False."
                 )
+        if tensor is not None:
+            steps = count(1)
+
+            def check(*_: object) -> None:
+                if (step := next(steps)) & (step - 1) == 0:
+                    self._check_equal(optimizer, tensor)
+
+            self._hooks.append(optimizer.register_step_pre_hook(check))
+
+    def _check_equal(self, optimizer: Optimizer, mesh: DeviceMesh) -> None:
+        """Refuse parameters of which each process has the gradient by its own shards only: copies would drift apart."""
+        own = [one for group in optimizer.param_groups for one in group["params"] if not _is_planned(one)]
+        if not own:
+            return
+        gradients = [_local_gradient(one).float() for one in own]
+        sums = torch.stack([torch.stack([one.norm(), one.sum()]) for one in gradients]).to(mesh.device_type)
+        most = torch.cat([sums, -sums], 1)
+        dist.all_reduce(most, dist.ReduceOp.MAX, group=mesh.get_group())
+        apart = (most[:, :2] + most[:, 2:] > 0.01 * most[:, :1]).any(1).tolist()  # by more than rounding
+        names = [self._names[one] for one, is_apart in zip(own, apart, strict=True) if is_apart and one in self._names]
+        if names:
+            raise ConfigurationError(
+                f"tensor_parallel_plan: processes have different gradients of {quoted(names[:10])}, which are outside "
+                "of the plan but work on shards of a layer in it, as a norm of each head does. Give such a module the "
+                "plan SequenceParallel(sequence_dim=DIM, use_local_output=True) of torch.distributed.tensor.parallel, "
+                "where DIM is the divided dimension of its input. Put a parameter that has no such module into one."
+            )
+
+
+def _is_planned(parameter: Tensor) -> bool:
+    return isinstance(parameter, DTensor) and "tensor" in (parameter.device_mesh.mesh_dim_names or ())
+
+
+def _local_gradient(parameter: Tensor) -> Tensor:
+    gradient = parameter.grad
+    if gradient is None:
+        return torch.zeros(1)
+    return _local(gradient) if isinstance(gradient, DTensor) else gradient
+
+
+_NOT_SHARDED = (Adafactor, LBFGS, Rprop)
+"""Their steps raise torch's error for a DTensor; that of LBFGS computes each process's own, without an error."""
+
+
+def _check_steps_sharded(optimizer: Optimizer, strategy: str) -> None:
+    kind = next((one.__name__ for one in _NOT_SHARDED if isinstance(optimizer, one)), None)
+    if kind is not None:
+        raise ConfigurationError(
+            f"optimizer {kind}: its step does not work on parameters that strategy {strategy!r} shards. Use another "
+            "one, such as AdamW, or strategy='ddp'."
+        )
+    if isinstance(optimizer, SGD | Adagrad) and any(group.get("fused") for group in optimizer.param_groups):
+        raise ConfigurationError(
+            f"optimizer {type(optimizer).__name__}: torch has no fused step of it for parameters that strategy "
+            f"{strategy!r} shards. Leave out fused=True."
+        )

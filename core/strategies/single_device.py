@@ -9,8 +9,6 @@ from torch import Tensor
 from .base import Strategy
 from .reductions import as_result, check_reduction, copy_for_reduction
 
-__all__ = ["SingleDeviceStrategy"]
-
 T = TypeVar("T")
 
 
@@ -31,7 +29,6 @@ class SingleDeviceStrategy(Strategy):
 
     def broadcast(self, obj: T, src: int = 0) -> T:
         """``obj`` itself."""
-        del src
         return obj
 
     def barrier(self, name: str | None = None) -> None:

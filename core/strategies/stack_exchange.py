@@ -27,7 +27,7 @@ from ..utilities.objects import by_rank
 from ..utilities.torch_private import is_backward, prepares_objects
 from .calls import NOTHING, Begun, Calls, is_user_frame, method_called
 from .store.notes import beat
-from .store.run_store import another_connection
+from .store.tcp_store import another_connection
 from .time_limits import (
     ANSWER_SECONDS,
     ANSWERS_POLL_SECONDS,
@@ -39,18 +39,10 @@ from .time_limits import (
     wait_until,
 )
 
-__all__ = [
-    "Stacks",
-    "Whereabouts",
-    "call_in",
-    "is_timeout",
-]
-
-
 IDLE = 0.1
 """A thread that computes for a smaller part of the time waits."""
 ANSWERS_LISTED = 16
-"""Of so many processes the stack is shown."""
+"""The number of processes that are shown with their stacks."""
 FRAMES = 20
 """So many innermost frames of a stack."""
 
@@ -190,9 +182,9 @@ class Stacks:
         self.reason = ""
         """Why processes end that are in different collectives."""
         self.note: Callable[[], str] = str
-        """Returns what is put in front of this process's place, such as how far it has come."""
+        """Returns a text to show before this process's place, such as its progress."""
         self.has_waited = False
-        """Whether this process has waited for others in vain: what it does since then keeps no one waiting."""
+        """Whether this process gave up waiting for others. No one waits for what it does afterwards."""
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -319,7 +311,7 @@ class Stacks:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether ``error`` is that of a collective which other processes did not join in time."""
+    """Whether ``error`` is the timeout of a collective that other processes did not join."""
     return isinstance(error, RuntimeError) and bool(_TIMEOUT.search(str(error)))
 
 

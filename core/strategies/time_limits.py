@@ -1,4 +1,4 @@
-"""How long processes wait for each other, and one way to wait with a limit.
+"""How long processes wait for each other, one way to wait with a limit, and the warning that a wait is long.
 
 The limits of one run depend on each other, so they are next to each other. What a user can set, such as the strategy's
 ``timeout``, is an argument and not here.
@@ -6,11 +6,13 @@ The limits of one run depend on each other, so they are next to each other. What
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import TypeVar
 
-__all__ = ["wait_until"]
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -37,6 +39,55 @@ def wait_until(condition: Callable[[], T], seconds: float, pause: float = FIRST_
     return value
 
 
+class LongWait:
+    """A wait for other processes: logs one warning when it gets long.
+
+    Args:
+        what: Who waits for what, where.
+        limit: How long it waits.
+    """
+
+    def __init__(self, what: str, limit: timedelta) -> None:
+        self._what, self._limit = what, limit
+        self._begin = time.monotonic()
+        self._has_told = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time limit is reached."""
+        return self.seconds_left <= 0
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the time limit."""
+        return self._begin + self._limit.total_seconds() - time.monotonic()
+
+    @property
+    def seconds_to_next(self) -> float:
+        """Until :meth:`tell` has something to say, or the time limit."""
+        to_tell = self._begin + TELL_SECONDS - time.monotonic()
+        return max(0.0, self.seconds_left if self._has_told else min(to_tell, self.seconds_left))
+
+    def tell(self, whom: Callable[[], str] | None = None) -> None:
+        """Log a warning, once, if the wait has become long.
+
+        Args:
+            whom: Returns for whom it waits; called only for the warning.
+        """
+        waited = time.monotonic() - self._begin
+        if self._has_told or waited < TELL_SECONDS or self.is_over:
+            return
+        self._has_told = True
+        until = datetime.now().astimezone() + timedelta(seconds=self.seconds_left)
+        logger.warning(
+            "%s%s since %.0f s, at most until %s",
+            self._what,
+            "" if whom is None else f", {whom()},",
+            waited,
+            f"{until:%Y-%m-%d %H:%M:%S %Z}",
+        )
+
+
 # -- starting and ending processes -----------------------------------------------------------------------------------
 
 PROCESS_POLL_SECONDS = 0.1
@@ -58,6 +109,8 @@ LEFT_OVER_SECONDS = 8
 PORT_SECONDS = 5.0
 """How long to wait for a port in use. torchrun and others pick a free one, which a connection may take for a moment
 before the store opens it."""
+ABSENT_SECONDS = 20.0
+"""How long a process waits in a collective with ``debug=True`` before a warning names those that have not come."""
 TELL_SECONDS = 10.0
 """How long a process waits before it says so."""
 CONNECTING_SECONDS = 5.0
@@ -125,6 +178,8 @@ OPTIONAL_SECONDS = 0.5
 """How long process 0 waits for the others where they add nothing, or where none of them came the last time."""
 NEEDED_SECONDS = 20.0
 """How long process 0 waits for the others where it cannot do without them."""
+STATES_SECONDS = 5.0
+"""How long process 0 waits for the states of the other processes: without them, the resumed run is not exact."""
 
 # -- signals to a fit ------------------------------------------------------------------------------------------------
 

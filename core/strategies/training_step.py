@@ -15,28 +15,14 @@ from torch.optim import Optimizer
 
 from ..errors import ConfigurationError, quoted
 from ..precisions.base import Precision
-from ..precisions.gradients import check_loss
+from ..precisions.loss_checks import check_loss
 from ..utilities.renamed import Renaming
 from .manual_gradients import ManualGradients
-
-__all__ = [
-    "LOG_REDUCTIONS",
-    "LoggedValue",
-    "StepMethods",
-    "StepParts",
-    "TrainingStep",
-    "TrainingStepOptions",
-    "collect_logs",
-    "compose_training_step",
-    "log_collector",
-    "reduce_logged",
-    "tensor_backward",
-]
 
 
 @attrs.frozen(kw_only=True)
 class TrainingStepOptions:
-    """What a training step does besides the forward pass."""
+    """The options of a training step besides the forward pass."""
 
     optimizer: Optimizer
     """The optimizer that is stepped, as :meth:`core.Strategy.setup_optimizers` returned it."""
@@ -55,7 +41,7 @@ class TrainingStepOptions:
 
 @attrs.frozen(kw_only=True)
 class StepParts:
-    """What a strategy contributes to a training step."""
+    """The strategy's part of a training step."""
 
     forward: Callable[[Any, int], Tensor | None]
     """``forward(batch, batch_idx)`` returns the loss, a scalar, or ``None`` to skip the batch."""
@@ -169,17 +155,14 @@ class StepMethods(Renaming):
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
         """A context in which backward does not reduce gradients of ``module``, which :meth:`setup_module` returned."""
-        del module
         return nullcontext()
 
     def accumulation_state(self, module: nn.Module) -> dict[str, Any]:
         """What the wrapper of ``module`` knows between two batches of an accumulation: plain values."""
-        del module
         return {}
 
     def load_accumulation_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
         """Load what :meth:`accumulation_state` returned."""
-        del module, state
 
     def sync_in_backward(self, module: nn.Module, loss: Tensor) -> AbstractContextManager[Any]:
         """A context for the backward pass of ``loss``, which reduces the gradients of ``module`` in any case.
@@ -187,7 +170,6 @@ class StepMethods(Renaming):
         Override it where :meth:`backward` reduces them only once after each forward pass, or not after one in
         :meth:`no_sync`. The loss may depend on other modules alone.
         """
-        del module, loss
         return nullcontext()
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:

@@ -16,21 +16,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import ConfigurationError
+from ..precisions.base import state_dtypes_kept
 from ..utilities.nested import map_tensors
 from ..utilities.torch_private import moves_in_place
-
-__all__ = [
-    "InferenceModule",
-    "ModuleWrapper",
-    "OptimizerWrapper",
-    "call_without_gradients",
-    "joined_class",
-    "move_module",
-    "move_optimizer_state",
-    "unwrap_module",
-    "unwrap_optimizer",
-]
-
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -67,7 +55,8 @@ def move_optimizer_state(optimizer: Optimizer) -> None:
         kept = [value for value in state.values() if isinstance(value, Tensor) and value.dim()]
         if any(value.device != parameter.device for value in kept):
             # load_state_dict follows torch's rule of what moves with the parameter: step counts may stay on the CPU.
-            optimizer.load_state_dict(optimizer.state_dict())
+            with state_dtypes_kept(optimizer):
+                optimizer.load_state_dict(optimizer.state_dict())
             return
 
 
@@ -244,7 +233,6 @@ class OptimizerWrapper(Optimizer):
         return self
 
     def __init__(self, optimizer: Optimizer, step: Callable[..., Any]) -> None:
-        del optimizer
         object.__setattr__(self, "step", _Step(step))
 
     def _patch_step_function(self) -> None:
@@ -255,7 +243,6 @@ class OptimizerWrapper(Optimizer):
         return duplicate
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        del protocol
         return _remake, self._core_call
 
 
@@ -265,7 +252,7 @@ def unwrap_optimizer(optimizer: Optimizer) -> Optimizer:
 
 
 class _Step(partial[Any]):
-    """What a wrapper has as ``step``. It looks like a bound method to schedulers, which bind ``__func__`` again."""
+    """The ``step`` of a wrapper. It looks like a bound method to schedulers, which bind ``__func__`` again."""
 
     @property
     def __func__(self) -> Any:
@@ -277,7 +264,6 @@ def _joined_class(wrapper: type[OptimizerWrapper], wrapped: type[Optimizer]) -> 
 
     def new(cls: type, *args: Any, **kwargs: Any) -> Optimizer:
         """``type(wrapper)(parameters, ...)`` makes another optimizer of the user's class."""
-        del cls
         return wrapped(*args, **kwargs)
 
     namespace = {

@@ -29,20 +29,6 @@ from .module.module import CUSTOM_STEP, Module
 from .module.plain_module import PlainModule
 from .settings import Settings
 
-__all__ = [
-    "all_callbacks",
-    "attach_callbacks",
-    "check_hooks",
-    "check_loader",
-    "check_module",
-    "check_optimization",
-    "check_predicts",
-    "check_steps",
-    "check_weights_only",
-    "checked_callbacks",
-    "described",
-]
-
 
 def check_module(module: Any, *steps: str) -> None:
     """Check that ``module`` is a Module that defines ``steps``, and no hook that does not exist.
@@ -175,7 +161,7 @@ def check_loader(name: str, loader: Any) -> None:
 
 
 def _loader_instead(given: Any) -> str:
-    """What to do with an object that is no loader."""
+    """The remedy for an object that is not a loader."""
     if isinstance(given, type):
         return instead_of_class(given)
     if isinstance(given, Optimizer):
@@ -185,8 +171,8 @@ def _loader_instead(given: Any) -> str:
     return ""
 
 
-def checked_callbacks(given: Any) -> list[Callback]:
-    """The user's callbacks, as a list.
+def checked_callbacks(given: Any, source: str = "callbacks") -> list[Callback]:
+    """The user's callbacks, as a list; ``source`` is where they come from, for messages.
 
     Raises:
         WrongTypeError: An object is not a Callback.
@@ -199,10 +185,10 @@ def checked_callbacks(given: Any) -> list[Callback]:
         if not isinstance(callback, Callback):
             hint = instead_of_class(callback) or f" {change_import(callback)}".rstrip()
             raise WrongTypeError(
-                f"callbacks: {callback!r} is not a Callback. Pass objects of classes derived from core.Callback.{hint}"
+                f"{source}: {callback!r} is not a Callback. Pass objects of classes derived from core.Callback.{hint}"
             )
         if not type(callback).__module__.startswith("torch_hal."):  # core's own are as they have to be
-            check_hooks("callbacks", callback, Callback)
+            check_hooks(source, callback, Callback)
     return callbacks
 
 
@@ -258,16 +244,7 @@ def attach_callbacks(callbacks: list[Callback], module: Module) -> None:
     configure = overridden(module, Module, "configure_callbacks")
     if configure is None:
         return
-    own = [adapted(callback) for callback in _as_list(configure())]
-    for callback in own:
-        if isinstance(callback, AdaptedCallback):
-            continue
-        if not isinstance(callback, Callback):
-            raise WrongTypeError(
-                f"configure_callbacks: returned {callback!r}, which is not a Callback. Return a core.Callback, or a "
-                f"list of them.{instead_of_class(callback)}"
-            )
-        check_hooks("configure_callbacks", callback, Callback)
+    own = checked_callbacks(configure(), "configure_callbacks")
     kinds = {_kind(callback) for callback in own}
     joined = [callback for callback in callbacks if _kind(callback) not in kinds] + own
     callbacks[:] = sorted(joined, key=lambda callback: isinstance(callback, Checkpoint))

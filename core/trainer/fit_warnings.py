@@ -20,15 +20,6 @@ from .run_context import RunContext
 from .settings import Settings
 from .trainer_state import Progress
 
-__all__ = [
-    "warn_of_infinite_loss",
-    "warn_of_late_validation",
-    "warn_of_missing_steps",
-    "warn_of_rare_logs",
-    "warn_of_unused_validation",
-    "warn_of_waiting",
-]
-
 logger = get_logger(__name__)
 
 

@@ -11,16 +11,6 @@ from typing import Any, TypeVar
 
 from ..errors import ConfigurationError
 
-__all__ = [
-    "called_by_itself",
-    "check_methods",
-    "check_names",
-    "check_signatures",
-    "own_names",
-    "refuse_assignments",
-    "similar_methods",
-]
-
 METHODS = (
     *("training_step", "validation_step", "test_step", "predict_step"),
     *("training_step_end", "validation_step_end", "test_step_end", "validation_epoch_end", "test_epoch_end"),

@@ -13,6 +13,7 @@ from ..accelerators.base import Accelerator
 from ..callbacks.base import Callback, Checkpoint
 from ..callbacks.display.progress_bar import ProgressBar
 from ..callbacks.early_stopping import EarlyStopping
+from ..callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
 from ..data import PreparedCombined
 from ..errors import ConfigurationError
 from ..hints.attributes import KnownAttributes
@@ -31,13 +32,12 @@ from .module.datamodule import DataModule
 from .module.module import Module
 from .run import Run
 from .settings import Limit, Setting, Settings
-from .step.configured_optimizers import Optimization, Schedule
+from .step.configure_optimizers import Optimization
+from .step.lr_schedulers import LRSchedulerConfig
 from .trainer_state import Progress, RunningStage, TrainerFn, TrainerState, TrainerStatus
 
-__all__ = ["TrainerFacts"]
 
-
-class TrainerFacts(KnownAttributes):
+class TrainerProperties(KnownAttributes):
     """The properties of :class:`core.Trainer`. They start no process, write no file and run no collective."""
 
     runtime: Runtime
@@ -238,7 +238,7 @@ class TrainerFacts(KnownAttributes):
 
     @property
     def global_step(self) -> int:
-        """Optimizer steps taken so far; a step whose batches were all skipped counts."""
+        """Optimizer steps taken so far. A step counts even if all its batches were skipped."""
         return self.progress.step
 
     @property
@@ -395,7 +395,7 @@ class TrainerFacts(KnownAttributes):
         return list(self._optimization.optimizers)
 
     @property
-    def lr_scheduler_configs(self) -> list[Schedule]:
+    def lr_scheduler_configs(self) -> list[LRSchedulerConfig]:
         """The learning rate schedulers of the same ``fit``, and when each is stepped."""
         return list(self._optimization.schedules)
 
@@ -428,12 +428,17 @@ class TrainerFacts(KnownAttributes):
                     "limit_train_batches."
                 )
             return settings.step_limit
-        steps = math.ceil(batches / settings.accumulate_grad_batches) * settings.epoch_limit
+        schedule = next((one for one in self.callbacks if isinstance(one, GradientAccumulationScheduler)), None)
+        if schedule is None:
+            steps = math.ceil(batches / settings.accumulate_grad_batches) * settings.epoch_limit
+        else:
+            counts = map(schedule.get_accumulate_grad_batches, range(int(settings.epoch_limit)))
+            steps = sum(math.ceil(batches / count) for count in counts)
         return int(min(steps, settings.step_limit))
 
     @property
     def scaler(self) -> Any:
-        """What scales the loss; ``None`` if the precision does not scale it."""
+        """The object that scales the loss; ``None`` if the precision does not scale it."""
         return getattr(self.strategy.precision, "scaler", None)
 
     def running_fit(self, asked: str) -> FitLoop:

@@ -15,8 +15,6 @@ from .module.module import Module
 from .run_context import RunContext
 from .trainer_state import Progress
 
-__all__ = ["Run"]
-
 
 @attrs.define(kw_only=True, eq=False)
 class Run:
@@ -50,14 +48,14 @@ class Run:
     finished: FinishedFit | None = None
     """The last ``fit`` that has ended, to be saved; ``None`` while another one runs."""
     context: RunContext | None = None
-    """What the loops share; ``None`` while nothing runs, as the next two."""
+    """The context that the loops share; ``None`` while nothing runs, like the next two."""
     fit_loop: FitLoop | None = None
     evaluation: EvaluationLoop | None = None
-    """The loop of ``validate``, ``test`` or ``predict``; that of a ``fit`` is its ``validation``."""
+    """The loop of ``validate``, ``test`` or ``predict``. For a ``fit`` see its ``validation``."""
 
     @property
     def stage(self) -> str | None:
-        """What runs now: ``train``, ``sanity_check``, ``validate``, ``test`` or ``predict``."""
+        """The running stage: ``train``, ``sanity_check``, ``validate``, ``test`` or ``predict``."""
         return None if self.context is None else self.context.stage
 
     def following(self, function: str, module: Module, ckpt_path: str | None) -> Run:

@@ -17,8 +17,6 @@ from .module.module import Module
 from .settings import Settings
 from .trainer_state import Progress, Stage
 
-__all__ = ["RunContext", "parts_in_evaluation"]
-
 T = TypeVar("T")
 
 
@@ -29,7 +27,7 @@ def parts_in_evaluation(module: Module) -> list[str]:
 
 @attrs.define(kw_only=True)
 class RunContext:
-    """What the loops of one ``fit``, ``validate``, ``test`` or ``predict`` share."""
+    """The context that the loops of one ``fit``, ``validate``, ``test`` or ``predict`` share."""
 
     settings: Settings
     """Replaced as a whole if the user changes one of them during the run."""
@@ -39,9 +37,9 @@ class RunContext:
     runtime: Runtime
     module: Module
     stage: str
-    """What runs now: ``train``, ``sanity_check``, ``validate``, ``test`` or ``predict``."""
+    """The running stage: ``train``, ``sanity_check``, ``validate``, ``test`` or ``predict``."""
     batch_hooks: BatchHooks
-    """What the user overrides of the batches' way to the device."""
+    """The hooks of the batches' way to the device that the user overrides."""
     datamodule: DataModule | None = None
     evaluating: Sequence[str] | None = None
     """While an evaluation runs, the names of the submodules that were in evaluation mode before it."""
@@ -67,7 +65,7 @@ class RunContext:
         return items if self.profiler is None else self.profiler.wrap_iterable(action, items)
 
     def keepers(self, stage: Stage, number: int = 0) -> BoundHooks:
-        """What keeps the outputs of an epoch's steps, if the module has a hook for them; called after each batch."""
+        """Functions, called after each batch, that keep the steps' outputs if the module has a hook for them."""
         if not self.hooks.bind_module(stage.epoch_end):
             return ()
         kept = self.epoch_outputs.setdefault(stage.name, {}).setdefault(number, [])

@@ -18,24 +18,14 @@ from ..discovery.registry import Registry
 from ..environments.base import ClusterEnvironment
 from ..environments.local import own_environ
 from ..errors import ConfigurationError, CoreError, UnknownNameError, WrongTypeError, nearest, quoted
-from ..hints.argument_checks import check_count, check_path, instead_of_class, is_list
+from ..hints.argument_checks import check_count, check_flags, check_path, instead_of_class, is_list
 from ..kinds import KINDS
 from ..precisions.base import Precision
-from ..precisions.gradients import ALGORITHMS
+from ..precisions.gradient_clipping import ALGORITHMS
 from ..strategies.base import Strategy
 
 if TYPE_CHECKING:
     from .trainer import Trainer
-
-__all__ = [
-    "DEFAULT_EPOCHS",
-    "Limit",
-    "Setting",
-    "Settings",
-    "check_supported",
-    "with_plugins",
-    "without_extras",
-]
 
 
 Limit = int | float
@@ -44,6 +34,8 @@ Limit = int | float
 DEFAULT_EPOCHS = 1000
 """Epochs to train if none of ``max_epochs``, ``max_steps`` and ``max_time`` is given."""
 
+BY_DEFAULT = ("val_check_interval", "num_sanity_val_steps", "log_every_n_steps")
+"""The arguments whose ``None`` stands for the default, which is not ``None``."""
 UNLIMITED = -1
 """The value of ``max_epochs`` and ``max_steps`` for no limit."""
 
@@ -195,6 +187,15 @@ class Settings:
     reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=_count(0))
     default_root_dir: str = attrs.field(default=None, converter=_root, validator=_path)
 
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Settings:
+        """The settings among the arguments of a Trainer, of which some are ``None`` for the default."""
+        own = {}
+        for name in attrs.fields_dict(cls):
+            if given[name] is not None or name not in BY_DEFAULT:
+                own[name] = given[name]
+        return cls(**own)
+
     def __attrs_post_init__(self) -> None:
         if self.check_val_every_n_epoch is None and isinstance(self.val_check_interval, float):
             raise ConfigurationError(
@@ -228,7 +229,7 @@ class Settings:
             }
         if self.overfit_batches:
             changes |= {"limit_train_batches": self.overfit_batches, "limit_val_batches": self.overfit_batches}
-        return attrs.evolve(self, **changes)
+        return attrs.evolve(self, **changes) if changes else self
 
     def source_of(self, limit: str) -> str:
         """The argument of the Trainer that has set ``limit``, such as ``limit_train_batches``; for error messages."""
@@ -300,7 +301,7 @@ OFF: Mapping[str, Any] = {
     "logger": False,
     "num_sanity_val_steps": 0,
 }
-"""What ``barebones`` turns off, and how."""
+"""The settings that ``barebones`` turns off, and their values."""
 
 CONTRADICTIONS: Mapping[str, Any] = {
     "log_every_n_steps": None,
@@ -311,23 +312,21 @@ CONTRADICTIONS: Mapping[str, Any] = {
 """Arguments that ask for what ``barebones`` leaves out, and their defaults."""
 
 
-def without_extras(barebones: bool, **given: Any) -> dict[str, Any]:
-    """The arguments in :data:`OFF`: turned off by ``barebones``, otherwise as the user gave them.
+def without_extras(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that ``barebones`` turns off; empty without it.
 
     Args:
-        barebones: The argument.
-        **given: Those in :data:`OFF` and :data:`CONTRADICTIONS`.
+        given: The arguments of the Trainer, by name.
 
     Raises:
         WrongTypeError: ``barebones`` is neither true nor false.
         ConfigurationError: An argument asks for what is left out.
     """
-    if not isinstance(barebones, bool):
-        raise WrongTypeError(f"barebones={barebones!r}: must be True or False.")
-    if not barebones:
-        return {name: given[name] for name in OFF}
-    for name, value in given.items():
-        allowed = (None, OFF[name]) if name in OFF else (CONTRADICTIONS[name],)
+    check_flags(barebones=given["barebones"])
+    if not given["barebones"]:
+        return {}
+    for name in (*OFF, *CONTRADICTIONS):
+        value, allowed = given[name], (None, OFF[name]) if name in OFF else (CONTRADICTIONS[name],)
         if not any(value is one or (type(value) is type(one) and value == one) for one in allowed):
             raise ConfigurationError(
                 f"barebones=True and {name}={value!r}: a barebones run has no checkpoints, logger, progress bar, model "

@@ -44,7 +44,7 @@ from .module.datamodule import DataModule
 from .module.hooks import check_batch_hooks
 from .module.module import Module
 from .module.plain_module import as_module
-from .properties import TrainerFacts
+from .properties import TrainerProperties
 from .run import Run
 from .settings import (
     DEFAULT_EPOCHS,
@@ -58,11 +58,9 @@ from .step.compilation import check_compile
 from .trainer_state import STAGES
 from .tuner import tune
 
-__all__ = ["Trainer"]
-
 
 @suggest_in_methods(leave=())
-class Trainer(TrainerFacts):
+class Trainer(TrainerProperties):
     """Trains a :class:`core.Module` with the given hardware, strategy and precision.
 
     ::
@@ -195,52 +193,11 @@ class Trainer(TrainerFacts):
         import_modules: str | Sequence[str] | None = None,
         auto_select_gpus: bool = False,
     ) -> None:
-        extras = without_extras(
-            barebones,
-            enable_checkpointing=enable_checkpointing,
-            enable_progress_bar=enable_progress_bar,
-            enable_model_summary=enable_model_summary,
-            logger=logger,
-            num_sanity_val_steps=num_sanity_val_steps,
-            log_every_n_steps=log_every_n_steps,
-            fast_dev_run=fast_dev_run,
-            detect_anomaly=detect_anomaly,
-            profiler=profiler,
-        )
-        logger, num_sanity_val_steps = extras["logger"], extras["num_sanity_val_steps"]
-        has_limit = max_epochs is not None or max_steps not in (None, -1) or max_time is not None
-        self.settings = Settings(
-            fast_dev_run=fast_dev_run,
-            max_epochs=max_epochs if has_limit else DEFAULT_EPOCHS,
-            min_epochs=min_epochs,
-            max_steps=max_steps,
-            min_steps=min_steps,
-            max_time=max_time,
-            limit_train_batches=limit_train_batches,
-            limit_val_batches=limit_val_batches,
-            limit_test_batches=limit_test_batches,
-            limit_predict_batches=limit_predict_batches,
-            overfit_batches=overfit_batches,
-            val_check_interval=1.0 if val_check_interval is None else val_check_interval,
-            check_val_every_n_epoch=check_val_every_n_epoch,
-            num_sanity_val_steps=2 if num_sanity_val_steps is None else num_sanity_val_steps,
-            log_every_n_steps=50 if log_every_n_steps is None else log_every_n_steps,
-            enable_checkpointing=extras["enable_checkpointing"],
-            enable_progress_bar=extras["enable_progress_bar"],
-            enable_model_summary=extras["enable_model_summary"],
-            accumulate_grad_batches=accumulate_grad_batches,
-            gradient_clip_val=gradient_clip_val,
-            gradient_clip_algorithm=gradient_clip_algorithm,
-            deterministic=deterministic,
-            benchmark=benchmark,
-            inference_mode=inference_mode,
-            use_distributed_sampler=use_distributed_sampler,
-            detect_anomaly=detect_anomaly,
-            sync_batchnorm=sync_batchnorm,
-            compile=compile,
-            reload_dataloaders_every_n_epochs=reload_dataloaders_every_n_epochs,
-            default_root_dir=default_root_dir,
-        ).reduced()
+        # Every argument by its name: a list of them could lack one.
+        given = locals() | without_extras(locals())
+        if max_epochs is None and max_steps in (None, -1) and max_time is None:
+            given["max_epochs"] = DEFAULT_EPOCHS
+        self.settings = Settings.read(given).reduced()
         """What the user asked for. Assign to the attributes of the same names to change it."""
         backends = {
             "accelerator": accelerator,
@@ -258,10 +215,10 @@ class Trainer(TrainerFacts):
         check_supported(self.settings, self.strategy)
         self._signals = read_signals(signals)
         self.profiler = find_profiler(profiler)
-        """What measures the run; :class:`core.profilers.PassThroughProfiler` if nothing does."""
-        loggers = read_loggers(logger, self.settings.default_root_dir, writes=not fast_dev_run)
+        """The profiler of the run; :class:`core.profilers.PassThroughProfiler` if none was requested."""
+        loggers = read_loggers(given["logger"], self.settings.default_root_dir, writes=not fast_dev_run)
         self.run = Run(metric_log=MetricLog(loggers))
-        """What the running or the last run writes."""
+        """The files and results of the running or the last run."""
         self._callbacks = all_callbacks(callbacks, self.settings)
 
     @property

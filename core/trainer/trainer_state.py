@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 import attrs
 
-__all__ = ["Progress", "RunningStage", "STAGES", "Stage", "TrainerFn", "TrainerState", "TrainerStatus"]
-
 
 @attrs.frozen(kw_only=True)
 class Stage:
@@ -25,7 +23,7 @@ class Stage:
     kind: str
     """The kind of its loaders, as in ``val_dataloader`` and ``limit_val_batches``."""
     loader: str
-    """What its loader is called in messages."""
+    """The name of its loader in messages."""
     argument: str = "dataloaders"
     """The argument for its loaders."""
 
@@ -62,7 +60,7 @@ STAGES: Mapping[str, Stage] = MappingProxyType(
 
 
 NOT_SAVED = ("is_accumulating", "should_stop", "all_stop", "has_ended")
-"""What a checkpoint does not hold of the position."""
+"""The part of the position that is not in a checkpoint."""
 
 
 @attrs.define
@@ -85,6 +83,10 @@ class Progress:
     end, which a resumed run does not call a second time."""
     validated: int = -1
     """:attr:`batch` at the newest validation of the running epoch; -1 if there was none."""
+    train_loaded: int = 0
+    """The epoch in which the loader of training was created."""
+    val_loaded: int = 0
+    """The epoch in which that of validation was created."""
     is_accumulating: bool = False
     """Whether the newest batch's gradients wait for the optimizer's step."""
     should_stop: bool = False
@@ -116,7 +118,7 @@ class Progress:
 
     def reset(self) -> None:
         """Go back to the beginning."""
-        self.epoch = self.batch = self.step = self.batches_before = 0
+        self.epoch = self.batch = self.step = self.batches_before = self.train_loaded = self.val_loaded = 0
         self.phase, self.is_accumulating, self.should_stop, self.validated = "start", False, False, -1
         self.all_stop = self.has_ended = False
 
@@ -183,7 +185,7 @@ class TrainerFn(StrEnum):
 
 
 class RunningStage(StrEnum):
-    """What runs now."""
+    """The running stage."""
 
     TRAINING = "train"
     SANITY_CHECKING = "sanity_check"
@@ -198,7 +200,7 @@ class RunningStage(StrEnum):
 
     @property
     def dataloader_prefix(self) -> str:
-        """What the names of its loaders begin with."""
+        """The prefix of the names of its loaders."""
         return "val" if self in (RunningStage.VALIDATING, RunningStage.SANITY_CHECKING) else self.value
 
 

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import torch
 from torch import nn
 
 from ..callbacks.base import Callback
 from ..callbacks.tuning import BatchSizeFinder, LearningRateFinder, LearningRateRange, Tuning
+from ..data.combined import loaders_in
+from ..data.loader_structure import generators_of
 from ..errors import ConfigurationError, WrongTypeError
 from ..hints.argument_checks import suggest_arguments
 from ..profilers import PassThroughProfiler
@@ -26,8 +27,6 @@ from .module.plain_module import as_module
 
 if TYPE_CHECKING:
     from .trainer import Trainer
-
-__all__ = ["Trial", "Tuner", "find_batch_size", "find_learning_rate", "tune"]
 
 WITHOUT: dict[str, Any] = {
     "fast_dev_run": False,
@@ -43,7 +42,7 @@ WITHOUT: dict[str, Any] = {
 
 @attrs.frozen
 class Trial:
-    """What callbacks try out settings with; see :class:`core.callbacks.tuning.Tuning`."""
+    """The tools that callbacks try out settings with; see :class:`core.callbacks.tuning.Tuning`."""
 
     trainer: Trainer
     module: Module
@@ -88,9 +87,10 @@ def tune(trainer: Trainer, module: Module, source: DataSource, ckpt_path: Any) -
 
 @contextmanager
 def _restored(trainer: Trainer, source: DataSource) -> Iterator[None]:
-    """A context after which random number generators are as before it."""
+    """A context that restores the states of the random number generators at its end."""
     strategy = trainer.strategy
-    generators = [(one, one.get_state()) for loader in source.given.values() for one in _generators(loader)]
+    loaders = [loader for given in source.given.values() for loader in loaders_in(given)]
+    generators = [(one, one.get_state()) for loader in loaders for one in generators_of(loader)]
     # The devices of processes that are started for a run have generators of their own.
     is_here = not trainer.plan.runs_function
     state = get_rng_state(strategy.accelerator, strategy.root_device) if is_here else get_host_rng_state()
@@ -103,19 +103,6 @@ def _restored(trainer: Trainer, source: DataSource) -> Iterator[None]:
             set_host_rng_state(state)
         for generator, before in generators:
             generator.set_state(before)
-
-
-def _generators(loader: Any) -> Iterator[torch.Generator]:
-    """The generators of a loader and its samplers."""
-    if isinstance(loader, dict | list | tuple):
-        for one in loader.values() if isinstance(loader, dict) else loader:
-            yield from _generators(one)
-        return
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    for owner in (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)):
-        generator = getattr(owner, "generator", None)
-        if isinstance(generator, torch.Generator):
-            yield generator
 
 
 def find_learning_rate(

@@ -153,7 +153,7 @@ def run_as_frozen_child() -> None:
 
 
 def kill_group(processes: Iterable[subprocess.Popen[Any]]) -> None:
-    """Kill processes, of which the first leads a process group, and whatever else is in the group; wait for them."""
+    """Kill processes, and every process in the group that the first one leads; wait for them."""
     processes = list(processes)
     for process in processes[:1]:
         try:

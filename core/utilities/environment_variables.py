@@ -21,13 +21,14 @@ VARIABLES = {
     **{kind.variable: f"`{kind.name}`, if the argument is `auto`" for kind in KINDS.values() if kind.variable},
     "CORE_DEVICES": "`devices`, if the argument is `auto`",
     "CORE_NUM_NODES": "`num_nodes`, if the argument is `auto`",
+    "CORE_CONFIG": "a file with values for these five, used where neither the argument nor its variable gives one",
     "CORE_LOG": "the level of torch-hal's own messages on stderr: `info` or `debug`",
     "CORE_DEBUG": "`debug` of a Runtime, if it is not given: 0 or 1",
     "CORE_PLUGINS": "which plugins are used: names to allow, or to deny with a `-`, separated by commas",
     "CORE_IMPORT": "modules that each process of a run imports first, separated by commas",
     "CORE_PROBE_TIMEOUT": "seconds that a plugin may take in the process that queries plugins (default: 20)",
 }
-"""What users may set, and what each one means."""
+"""The variables that users may set, and their meaning."""
 
 INTERNAL = {
     "CORE_LAUNCHED_PLAN": "the Plan that a launcher gives the processes that it starts",
@@ -40,7 +41,7 @@ INTERNAL = {
     "CORE_TEST_RUN": "which run of a test this is",
     "CORE_TRACKER": "the folder of a tracker in a test",
 }
-"""What torch-hal sets itself."""
+"""The variables that torch-hal sets itself."""
 
 _ENOUGH = 0.75
 """How similar a variable must be to one of torch-hal's to be taken for a misspelling of it."""

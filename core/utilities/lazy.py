@@ -55,7 +55,7 @@ def _is_module(name: str, package: str) -> bool:
 
 
 def _remedy(name: str, package: str) -> str:
-    """What to do about a name that a package lacks: see ``remedies.toml``, import it from its home, or the nearest."""
+    """The remedy for a name that a package lacks: from ``remedies.toml``, its home module, or the nearest name."""
     import difflib
     import importlib
 

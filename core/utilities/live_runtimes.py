@@ -52,5 +52,5 @@ def last_run() -> Any:
 
 
 def finished_runs() -> list[Any]:
-    """The Runtimes whose training has ended, and that were not torn down."""
+    """The Runtimes that have finished training and were not torn down."""
     return [run for run, turn in [*_runs.items()] if turn.is_finished]

@@ -7,10 +7,11 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-__all__ = ["leaves", "map_tensors"]
+__all__ = ["hook_gradients", "leaves", "map_tensors"]
 
 Others = Callable[[Any], Any] | None
 
@@ -53,6 +54,25 @@ def map_tensors(fn: Callable[[Tensor], Any], data: Any, others: Others = None) -
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
         return _map_dataclass(fn, data, others)
     return data if others is None else others(data)
+
+
+def hook_gradients(outputs: Any, hook: Callable[[Tensor], None]) -> None:
+    """Call ``hook`` in each backward pass that reaches a tensor of a module's outputs.
+
+    Outputs are left alone while a module is compiled, and where gradients are disabled.
+
+    Args:
+        outputs: A nested structure.
+        hook: What to call with the gradient of the tensor.
+    """
+
+    def register(output: Tensor) -> Tensor:
+        if output.requires_grad:
+            output.register_hook(hook)  # type: ignore[no-untyped-call]
+        return output
+
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        map_tensors(register, outputs)
 
 
 def _changed_items(fn: Callable[[Tensor], Any], data: Mapping[Any, Any], others: Others) -> dict[Any, Any]:

@@ -18,9 +18,6 @@ from torch import Tensor, nn
 
 from .torch_private import device_of_objects
 
-__all__ = ["broadcast_pickled", "by_rank", "describe_tensor", "gather_pickled", "pickled", "sendable", "unpickled"]
-
-
 _READ = frozenset(
     {
         *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64),
@@ -31,19 +28,19 @@ _READ = frozenset(
 
 
 def pickled(obj: Any) -> bytes:
-    """``obj`` for :func:`unpickled`; raises what its own pickling raises."""
+    """``obj`` as bytes for :func:`unpickled`. An exception that its pickling raises is not changed."""
     file = io.BytesIO()
     _Pickler(file).dump(obj)
     return file.getvalue()
 
 
 def unpickled(payload: bytes) -> Any:
-    """What :func:`pickled` was given, from a process of the same run."""
+    """The object that :func:`pickled` got, in a process of the same run."""
     return pickle.loads(payload)
 
 
 def gather_pickled(own: bytes, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """The objects of all processes of a group, by rank, each of which gives its own object :func:`pickled`."""
+    """The objects of all processes of a group, by rank. Each process passes its own object :func:`pickled`."""
     device = device_of_objects(group)
     sizes = [torch.empty(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
     dist.all_gather(sizes, torch.tensor([len(own)], device=device), group)

@@ -13,7 +13,7 @@ __all__ = ["Renaming"]
 
 
 class Renaming:
-    """A base class of which methods and attributes can be renamed without breaking the classes derived from it.
+    """A base class that lets methods and attributes be renamed without breaking derived classes.
 
     ::
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
-__all__ = ["share"]
-
 _REAL = __name__.partition(".")[0]
 _LOADERS = (
     (ExtensionFileLoader, EXTENSION_SUFFIXES),

@@ -6,8 +6,8 @@ Each stands here because torch has no public name for it. tests/test_torch_priva
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ __all__ = [
     "Store",
     "TCPStore",
     "TorchDispatchMode",
+    "accumulates",
     "check_input_dim",
     "clear_kept_iterator",
     "clone_of_store",
@@ -51,6 +52,7 @@ __all__ = [
     "end_workers",
     "expect_gradients",
     "found_inf",
+    "has_hooks_after_accumulation",
     "has_workers_to_end",
     "hooks_of",
     "is_backward",
@@ -73,6 +75,7 @@ __all__ = [
     "sequence_number",
     "set_worker_function",
     "share_options",
+    "takes_load_hooks",
     "uncompiled",
     "uncompiled_call",
 ]
@@ -165,6 +168,11 @@ def count_scheduler_call(scheduler: Any) -> None:
         scheduler._step_count += 1
 
 
+def takes_load_hooks(optimizer: Optimizer) -> bool:
+    """Whether hooks of ``load_state_dict`` can be registered: not if ``Optimizer.__init__`` was not called."""
+    return hasattr(optimizer, "_optimizer_load_state_dict_pre_hooks")
+
+
 def found_inf(scaler: torch.amp.GradScaler, optimizer: Optimizer) -> list[Tensor]:
     """By device, whether the scaler found infinite gradients: it takes no step then, and does not say so."""
     found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
@@ -206,6 +214,11 @@ def left_out_by_ddp(module: nn.Module) -> Sequence[str]:
     return names
 
 
+def has_hooks_after_accumulation(parameter: Tensor) -> bool:
+    """Whether ``register_post_accumulate_grad_hook`` was called."""
+    return bool(parameter._post_accumulate_grad_hooks)
+
+
 def learns_graph(module: DistributedDataParallel) -> bool:
     """Whether the next backward pass records the static graph: torch asserts that it reduces gradients."""
     return module.static_graph and not module._static_graph_delay_allreduce_enqueued
@@ -244,7 +257,7 @@ def end_workers(iterator: Any) -> None:
 
 
 run_worker: Callable[..., None] = loader_worker._worker_loop
-"""What a worker process of a DataLoader runs."""
+"""The function that a worker process of a DataLoader runs."""
 
 
 def set_worker_function(function: Callable[..., None]) -> None:
@@ -253,7 +266,7 @@ def set_worker_function(function: Callable[..., None]) -> None:
 
 
 def kept_iterator(loader: Any) -> Any:
-    """The iterator that ``loader`` keeps with ``persistent_workers=True``, and whose workers the next pass uses."""
+    """The iterator that ``loader`` keeps with ``persistent_workers=True``; the next pass uses its workers."""
     return getattr(loader, "_iterator", None)
 
 
@@ -269,6 +282,15 @@ def queue_after_backward(function: Callable[[], None]) -> None:
     """Call ``function`` at the end of the backward pass that is running."""
     engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(function)
+
+
+def accumulates(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether the backward pass that is running adds to ``.grad`` of any of ``parameters``: autograd.grad does not."""
+    for parameter in parameters:
+        with suppress(RuntimeError):  # it is what autograd.grad differentiates by
+            if torch._C._will_engine_execute_node(torch.autograd.graph.get_gradient_edge(parameter).node):
+                return True
+    return False
 
 
 def is_backward(function: str) -> bool:
@@ -303,7 +325,7 @@ def num_groups() -> int:
 
 
 def prepares_objects(frame: FrameType) -> bool:
-    """Whether ``frame`` is that of a function which pickles an object, before torch sends it."""
+    """Whether ``frame`` belongs to a function that pickles an object before torch sends it."""
     return frame.f_code.co_name == "_object_to_tensor"
 
 

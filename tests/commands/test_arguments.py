@@ -106,7 +106,7 @@ def test_every_verb_uses_one_parser(verb: str) -> None:
 
 def test_what_looks_like_a_mistake_and_is_none() -> None:
     """A script's own options, a value that begins with a dash, and one that equals an option's name."""
-    options = parse(["--devices", "-1", "--rdzv-id=--nproc", "--no-python", "echo", "--nproc-per-node", "2"], "run")
+    options = parse(["--devices", "-1", "--rdzv-id=--nproc", "--no-python", "echo", "--nproc-per-node", "2"], "run", {})
     assert options.requested == {"devices": "-1"}
     assert (options.rdzv_id, options.script, options.arguments) == ("--nproc", "echo", ("--nproc-per-node", "2"))
 

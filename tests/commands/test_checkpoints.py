@@ -90,7 +90,7 @@ def test_a_changed_byte(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert [path for path, row in rows.items() if row["state"] != "whole"] == ["epochs/epoch=0.ckpt"]
     file.write_bytes(content[:-1])
     assert main([str(folder)]) == 1
-    assert "epoch=0.ckpt is damaged: its end is not that of a checkpoint" in capsys.readouterr().out
+    assert "epoch=0.ckpt is damaged: it does not end as a checkpoint does" in capsys.readouterr().out
 
 
 def test_a_newer_format(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,8 @@ import pytest
 from installing import files_of, lay_down
 
 ROOT = Path(__file__).parents[2]
+STARTING = [ROOT / "tests" / "starting"] if "FORK_SERVERS" in os.environ else []
+"""What makes processes that train start fast, where the session of tests does (scripts in ``tests/…/scripts``)."""
 
 SAME = """
 import torch_hal
@@ -149,11 +151,11 @@ def train(folder: Path, *arguments: object, launcher: tuple[str, ...] = (), **va
     """Run the project's script; returns its last line but one, the weights."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("CORE_", "PYTHON"))}
     command = [sys.executable, *launcher, "train.py", *map(str, arguments)]
-    environ |= {"PYTHONPATH": str(ROOT), **variables}
+    environ |= {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *STARTING))), **variables}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     weights, modules = [line for line in done.stdout.splitlines() if line.startswith(("weights", "modules"))]
-    assert modules == "modules ['torch_hal']" or folder.name != "own"
+    assert modules == "modules ['torch_hal']" or "own" not in folder.parts
     return weights
 
 
@@ -164,7 +166,7 @@ RUN = ("-m", "torch_hal.run", "--devices", "2", "--")
 @pytest.mark.slow
 def test_a_project_with_a_core_of_its_own(tmp_path: Path) -> None:
     """It trains as a project without one does, and goes on from a checkpoint that was written under the other name."""
-    own, other = project(tmp_path / "own", True), project(tmp_path / "other", False)
+    own, other = (project(tmp_path / "tests" / name / "scripts", name == "own") for name in ("own", "other"))
     saved = tmp_path / "saved"
     first = train(other, saved, "ddp", 2, 1)
     whole = train(own, tmp_path / "whole", "ddp", 2, 2, "cpu", "32-true", 2)

@@ -21,7 +21,7 @@ from core.commands.verbs import available_verbs
 
 ROOT = Path(__file__).parents[2]
 VERBS = available_verbs({})
-"""core's verbs, and those of the devkit and of migrate."""
+"""core's verbs, and those of the devkit, of migrate and of tools."""
 HEAVY = {"torch", "pluggy", "attr", "packaging", "importlib.metadata", "importlib_metadata"}
 
 
@@ -49,7 +49,11 @@ def test_an_unknown_verb_is_an_error(capsys: pytest.CaptureFixture[str]) -> None
     assert "Did you mean 'list'?" in err
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"checkpoints", "completion", "migrate"}))
+OTHERS = {"checkpoints", "completion", "config", "estimate", "manifest", "migrate", "push", "ssh"}
+"""Verbs without a module of their name on core's top level."""
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - OTHERS))
 def test_both_ways_to_run_a_verb_are_the_same(verb: str) -> None:
     """``python -m core VERB`` and ``python -m core.VERB`` print the same help, each under its own name."""
     by_table = run("-m", "core", verb, "--help")
@@ -193,6 +197,8 @@ def test_a_verb_that_cannot_be_run(
         ("core conformance", "torch-hal-devkit"),
         ("core.conformance", "torch-hal-devkit"),
         ("core migrate", "torch-hal-migrate"),
+        ("core estimate", "torch-hal-tools"),
+        ("core push", "torch-hal-tools"),
     ],
 )
 def test_without_its_package_a_verb_says_what_to_install(called: str, package: str, tmp_path: Path) -> None:

@@ -445,3 +445,28 @@ def test_dispatched_batches_are_resumed(make: Any, split: bool) -> None:
     for loader, state in zip(resumed, states, strict=True):
         loader.load_state_dict(state)
     assert [[ids(batch) for batch in loader] for loader in resumed] == rest
+
+
+@pytest.mark.parametrize(
+    ("items", "begun", "says"),
+    [
+        (30, False, []),
+        (12, False, ["of length 30, and this data has length 12"]),
+        (48, False, ["of length 30, and this data has length 48"]),
+        (30, True, ["goes on where it is"]),
+    ],
+)
+def test_a_position_that_does_not_fit_is_a_warning(
+    items: int, begun: bool, says: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of other data, or loaded while a pass is under way."""
+    loader, other = (prepared(partial(DataLoader, Numbers(count), 4), 1)[0] for count in (30, items))
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+    running = iter(other) if begun else None
+    other.load_state_dict(loader.state_dict())
+    del running
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [one for one in says if any(one in message for message in messages)] == says
+    assert len(messages) == len(says)

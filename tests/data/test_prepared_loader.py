@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+from collections.abc import Iterator
+from itertools import cycle
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Subset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler, Subset
 
 from core.data import PreparedLoader, prepare_loader, set_epoch
 from core.errors import ConfigurationError, WrongTypeError
 
-from .loaders import KINDS, Numbers, OwnLoader, Reversed, SizedStream, Stream, flat, prepared, strategy
+from .loaders import KINDS, Numbers, OwnLoader, Pairs, Reversed, SizedStream, Stream, flat, prepared, strategy
 
 
 def test_each_pass_is_an_epoch() -> None:
@@ -243,3 +245,126 @@ def test_workers_that_persist_hear_of_the_epoch(
     assert len({pid for batches in passes for _, _, pids in batches for pid in pids}) == (1 if stay else 3)
     loader.set_epoch(7)
     assert {epoch for epochs, _, _ in loader for epoch in epochs.tolist()} == {7}
+
+
+class Roughly(Pairs):
+    """Says how many batches it has, give or take some."""
+
+    def __init__(self, items: int, error: int) -> None:
+        super().__init__(items)
+        self.error = error
+
+    def __len__(self) -> int:
+        return super().__len__() + self.error
+
+
+@pytest.mark.parametrize(("error", "workers"), [(-2, 0), (2, 0), (3, 2), (0, 0)])
+def test_a_length_that_is_not_exact_is_named(error: int, workers: int, caplog: pytest.LogCaptureFixture) -> None:
+    """As of a sampler that packs: the end of an epoch, and of accumulation, is where the length says."""
+    loader = DataLoader(Numbers(18), batch_sampler=Roughly(18, error), num_workers=workers)
+    with caplog.at_level(logging.WARNING):
+        assert flat(list(prepare_loader(loader, strategy(1, 0)))) == list(range(18))
+    found = [record.message for record in caplog.records]
+    assert len(found) == bool(error)
+    assert all(f"had 9 batch(es), and its length is {9 + error}" in message for message in found)
+
+
+class GoesOn(Sampler[int]):
+    """Repeats its items after its length."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Iterator[int]:
+        return cycle(range(12))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_data_that_goes_on_is_divided_up_to_its_length(rank: int) -> None:
+    loader = DataLoader(Numbers(12), batch_size=2, sampler=GoesOn())
+    assert flat(list(prepare_loader(loader, strategy(2, rank)))) == [n for n in range(12) if n // 2 % 2 == rank]
+
+
+class Endless(Sampler[Any]):
+    """Repeats a batch sampler, as in the loaders of timm and Ultralytics, and like there has no length."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Any:
+        while True:
+            yield from self.sampler
+
+
+class BegunEarly(DataLoader[Any]):
+    """Keeps an iterator from its constructor on, so that workers live on after a pass."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        object.__setattr__(self, "batch_sampler", Endless(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+
+    def __iter__(self) -> Any:
+        return (next(self.iterator) for _ in range(len(self)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_that_has_begun_before_it_is_prepared(workers: int) -> None:
+    """Reads as in plain torch on one process; on several, or resumed, it would read the whole data from the start."""
+    loader = prepare_loader(BegunEarly(Numbers(6), batch_size=2, num_workers=workers), strategy(1, 0))
+    assert [flat(list(loader)) for _ in range(2)] == [list(range(6))] * 2
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    batches.close()
+    loader.load_state_dict(state)
+    for one in (loader, prepare_loader(BegunEarly(Numbers(6), batch_size=2, num_workers=workers), strategy(2, 0))):
+        with pytest.raises(ConfigurationError, match="BegunEarly takes its batches from an iterator that it began"):
+            next(iter(one))
+
+
+class BegunStream(DataLoader[Any]):
+    """The same over iterable data. If ``begins`` is true, each pass starts a new iterator."""
+
+    begins = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.iterator = super().__iter__()
+
+    def __iter__(self) -> Any:
+        return (batch for batch in (super().__iter__() if self.begins else self.iterator))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_that_has_begun_before_it_is_prepared(workers: int) -> None:
+    """It is an error on several processes, unless each pass starts a new iterator or the data is already divided."""
+
+    def read(shards: int, begins: bool = False, **options: Any) -> list[int]:
+        loader = BegunStream(Stream(8), batch_size=2, num_workers=workers)
+        loader.begins = begins
+        return flat(list(prepare_loader(loader, strategy(shards, 0), **options)))
+
+    assert read(1) == read(2, sharded=True) == list(range(8))
+    assert read(2, begins=True) == [0, 1, 4, 5]
+    with pytest.raises(ConfigurationError, match="BegunStream takes its batches from an iterator that it began"):
+        read(2)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_stream_is_read_when_the_loop_asks_for_it(shards: int) -> None:
+    """Data that acts with the newest weights is read after the step before, as with plain torch."""
+    events: list[str] = []
+
+    class Acting(IterableDataset[int]):
+        def __iter__(self) -> Any:
+            for item in range(3 * shards):
+                events.append("read")
+                yield item
+
+    for _ in prepare_loader(DataLoader(Acting(), batch_size=1), strategy(shards, 0)):
+        events.append("step")
+    assert events == [*["read"] * shards, "step"] * 3

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
+import pytest
 from python_processes import run_python
+
+from core.discovery import activation
+from core.discovery.import_side_effects import ProcessState
+from core.errors import BackendError
+from core.specs import PrecisionSpec
 
 CHANGES = {
     "import os; os.umask(0)": "the umask",
@@ -57,3 +64,31 @@ def test_changes_are_told_and_undone(tmp_path: Path) -> None:
     told = {code: changes for code, (changes, _) in found.items()}
     assert {code: CHANGES[code] for code in told if CHANGES[code] not in told[code]} == {}, told
     assert {code: left for code, (_, left) in found.items() if left} == {}
+
+
+def test_a_class_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class whose import changed nothing is not imported again, nor compared; a harmful one is refused each time."""
+    made = "from core import Precision\nclass {name}(Precision):\n    name = {name!r}\n"
+    (tmp_path / "acme_calm.py").write_text(made.format(name="Calm"), "utf-8")
+    (tmp_path / "acme_loud.py").write_text(f"import os\nos.umask(0)\n{made.format(name='Loud')}", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    compared: list[int] = []
+
+    class Counted(ProcessState):
+        def __init__(self) -> None:
+            compared.append(1)
+            super().__init__()
+
+    monkeypatch.setattr(activation, "ProcessState", Counted)
+    calm, loud = (PrecisionSpec(name=f"acme-{one}", target=f"acme_{one}:{one.title()}") for one in ("calm", "loud"))
+    for _ in range(3):
+        assert activation.load_watched(calm, "torch-hal-acme").name == "Calm"
+    assert len(compared) == 1
+    for _ in range(2):
+        with pytest.raises(BackendError, match="the umask"):
+            activation.load_watched(loud, "torch-hal-acme")
+    monkeypatch.delitem(sys.modules, "acme_calm")
+    activation.load_watched(calm, "torch-hal-acme")
+    assert len(compared) == 4
+    for name in ("acme_calm", "acme_loud"):
+        monkeypatch.delitem(sys.modules, name)

@@ -47,3 +47,19 @@ def test_gather_for_metrics_names_the_processes_without_a_batch(tmp_path: Path) 
         expected = ["input_data['mean'] is one value for a batch that has padding"] if rank == 0 else []
         assert len(found["padded"]) == len(expected)
         assert all(text in said for text, said in zip(expected, found["padded"], strict=True))
+
+
+@pytest.mark.slow
+def test_gathering_in_steps_of_which_a_process_has_fewer(tmp_path: Path) -> None:
+    """Seven batches, or one, for three processes: an error in all of them says where to gather; four each are none."""
+    run_script(tmp_path, "gathers_in_steps.py")
+    said, *others = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    assert others == [said, said]
+    calls = {"module": "strategy.all_gather", "strategy": "strategy.reduce('mean')", "runtime": "gather"}
+    assert set(said) == {f"{name} {case}" for name in calls for case in ("validate 14", "test 2")}
+    for name, call in calls.items():
+        for stage, rows, number, hook in (("validate", 14, 2, "on_validation"), ("test", 2, 0, "on_test")):
+            message = said[f"{name} {stage} {rows}"]
+            assert f"rank 0: {call} (" in message
+            assert f"ranks 1, 2: the end of {stage} (after {number} batch(es); others may have more" in message
+            assert f"gather in {hook}_epoch_end)" in message

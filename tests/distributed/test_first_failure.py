@@ -93,7 +93,7 @@ def test_under_torchrun(how: str, tmp_path: Path) -> None:
 ENDING = """
 import sys, threading, time
 from core.strategies.first_failure import Failures
-from core.strategies.store.run_store import host_store
+from core.strategies.store.tcp_store import host_store
 
 failures = Failures(host_store("127.0.0.1"), 0, 2, None)
 failures.install()

@@ -77,9 +77,11 @@ def test_rows_that_do_not_divide(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "options"), [(1, {}), (2, {}), (2, {"toggles": False, "accumulate": 2})])
+@pytest.mark.parametrize(
+    ("processes", "options"), [(1, {}), (2, {}), (2, {"toggles": False, "accumulate": 2}), (2, {"across": True})]
+)
 def test_killed_and_resumed(processes: int, options: dict[str, Any], tmp_path: Path) -> None:
-    """Within an epoch, also between two steps: bit for bit the uninterrupted run."""
+    """Within an epoch, also between two steps, and before their gradients are exchanged: bit for bit as without."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run(whole, processes, **options)
     run(broken, processes, mode="die", expect=-signal.SIGKILL, **options)

@@ -14,7 +14,7 @@ from .conftest import run_script
 def test_logged_with_sync_dist_in_steps_that_not_every_process_has(tmp_path: Path) -> None:
     """Three processes evaluate four batches, log by step and by epoch, and do not wait for steps of others."""
     run_script(tmp_path, "uneven_logs.py")
-    # The DataModule's data is prepared once for each of the two runs, before any process loads it.
+    # The DataModule's data is prepared once for each of the two runs with it, before any process loads it.
     assert (tmp_path / "prepared").read_text() == "once\ndone\n" * 2
     said = json.loads((tmp_path / "logs.json").read_text())
     for stage in ("fit", "test"):
@@ -25,6 +25,8 @@ def test_logged_with_sync_dist_in_steps_that_not_every_process_has(tmp_path: Pat
     steps = [metrics["train_step"] for _, metrics in said["sent"] if "train_step" in metrics]
     assert steps == pytest.approx([sum(range(6)) / 6, sum(range(6, 12)) / 6])
     assert said["fit"]["train_epoch"] == said["fit"]["train"] == pytest.approx(sum(range(12)) / 12)
+    # A process without a batch has the epoch's value under both names, which callbacks may monitor.
+    assert [json.loads((tmp_path / f"alone{rank}.json").read_text()) for rank in range(3)] == [[1.5, 1.5]] * 3
     # A sum over steps and processes has each value once.
     assert [metrics["items_step"] for _, metrics in said["sent"] if "items_step" in metrics] == [6, 6]
     assert said["fit"]["items_epoch"] == 12

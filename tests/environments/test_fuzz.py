@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from core import environments
 from core.discovery.ranks import launched_ranks
 from core.environments import ClusterEnvironment
-from core.environments.job_schedulers import first_host
 from core.environments.local import own_environ
+from core.environments.slurm import first_host
 from core.errors import CoreError
 
 NAMES = [

@@ -21,7 +21,7 @@ from core.environments import (
     PMIxEnvironment,
     SlurmEnvironment,
 )
-from core.environments.job_schedulers import first_host
+from core.environments.slurm import first_host
 from core.errors import BackendError, ConfigurationError, CoreError
 
 SLURM = {

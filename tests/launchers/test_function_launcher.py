@@ -24,7 +24,7 @@ from core.errors import LaunchError
 from core.strategies.launchers import FunctionLauncher
 from core.strategies.launchers.exit_codes import EndedBySignal
 from core.strategies.process_group import join
-from core.strategies.store.run_store import connect_store, host_store
+from core.strategies.store.tcp_store import connect_store, host_store
 
 pytestmark = pytest.mark.usefixtures("started_not_forked")
 

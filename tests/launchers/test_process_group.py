@@ -25,12 +25,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from core.environments.local import LocalEnvironment
 from core.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError
-from core.strategies import DDPStrategy
+from core.strategies import DDPStrategy, time_limits
 from core.strategies.ddp import release_from_group
 from core.strategies.launchers import FunctionLauncher
 from core.strategies.process_group import JoinedGroup, adopt, join
-from core.strategies.store import run_store
-from core.strategies.store.run_store import RunStore, another_connection, connect_store, host_store
+from core.strategies.store.tcp_store import RunStore, another_connection, connect_store, host_store
 
 LOOPBACK = "127.0.0.1"
 
@@ -266,7 +265,7 @@ def test_a_stranger_on_the_port_does_not_hold_a_process(answer: bytes) -> None:
 
 def test_a_process_that_waits_says_for_whom(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """One warning each: for the store, and for the ranks that have not come; where, and until when."""
-    monkeypatch.setattr(run_store, "TELL_SECONDS", 0.1)
+    monkeypatch.setattr(time_limits, "TELL_SECONDS", 0.1)
     with stranger(b"") as port, pytest.raises(LaunchError):
         connect_store(LOOPBACK, port, timeout=timedelta(seconds=0.5))
     store = host_store(LOOPBACK)

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from core.strategies.store import run_store
-from core.strategies.store.run_store import listen_on_loopback
+from core.strategies.store import tcp_store
+from core.strategies.store.tcp_store import listen_on_loopback
 
 
 def test_a_port_that_a_connection_holds_for_a_moment() -> None:
@@ -27,7 +27,7 @@ def test_a_port_that_a_connection_holds_for_a_moment() -> None:
 
 def test_a_port_that_stays_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the operating system's error, once the time is up."""
-    monkeypatch.setattr(run_store, "PORT_SECONDS", 0.2)
+    monkeypatch.setattr(tcp_store, "PORT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError) as error:
         listen_on_loopback("127.0.0.1", taken.getsockname()[1])
     assert error.value.errno == errno.EADDRINUSE
@@ -44,7 +44,7 @@ import gc
 import os
 import sys
 
-from core.strategies.store.run_store import RunStore, host_store
+from core.strategies.store.tcp_store import RunStore, host_store
 
 gc.disable()
 sets = []

@@ -13,8 +13,8 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from core.errors import LaunchError
-from core.strategies import meeting_point
-from core.strategies.store import notes, run_store
+from core.strategies import meeting_point, time_limits
+from core.strategies.store import notes
 from core.strategies.time_limits import wait_until
 from core.utilities import torch_private
 
@@ -44,7 +44,7 @@ class Store:
 
 def test_only_two_ranks_list_who_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Of 100 ranks that wait for one, each says for how many; ranks 0 and 1 say for whom."""
-    monkeypatch.setattr(run_store, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(time_limits, "TELL_SECONDS", 0.0)
     store: Any = Store()
     size = 100
 

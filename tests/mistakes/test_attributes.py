@@ -110,7 +110,7 @@ def test_assigning(owner: str, name: str, message: str) -> None:
 @pytest.mark.parametrize("name", ["device", "mixed_precision", "plan", "my_metric"])
 def test_assigning_facts(name: str) -> None:
     """Objects that say what the run is keep nothing of the script's."""
-    for called, facts in [("runtime.state", runtime().state), ("PartialState()", core.PartialState())]:
+    for called, facts in [("runtime.state", runtime().state), ("PartialState", core.PartialState())]:
         with pytest.raises(ConfigurationError, match=re.escape(f"{called}.{name} = 'x': is read-only.")):
             setattr(facts, name, "x")
 

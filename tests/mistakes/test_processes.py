@@ -113,6 +113,95 @@ def test_parameters_that_are_unfrozen_later(front_end: str, tmp_path: Path) -> N
         assert "Set requires_grad before fit or prepare" in ended.stderr
 
 
+OUTSIDE = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from core import Module, Runtime, Trainer
+
+criterion = nn.Linear(2, 1)
+
+
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.heads = nn.Linear(3, 2), [criterion]
+
+    def training_step(self, batch, batch_idx):
+        return self.heads[0](self.layer(batch[0])).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([*self.layer.parameters(), *criterion.parameters()], lr=0.1)
+
+
+if sys.argv[1] == "Trainer":
+    trainer = Trainer(accelerator="cpu", devices=2, max_epochs=1, logger=False, enable_checkpointing=False)
+    trainer.fit(Net(), DataLoader(TensorDataset(torch.ones(4, 3)), batch_size=2))
+else:
+    runtime, model = Runtime(accelerator="cpu", devices=2), Net()
+    runtime.prepare(model, model.configure_optimizers())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("call", "subject"), [("Trainer", "configure_optimizers"), ("Runtime", "prepare")])
+def test_an_optimizer_of_parameters_that_are_not_the_modules(call: str, subject: str, tmp_path: Path) -> None:
+    """Nothing would average their gradients. A list registers no layers; a loss with weights is a module."""
+    (tmp_path / "train.py").write_text(OUTSIDE, "utf-8")
+    ended = run_python("train.py", call, cwd=tmp_path, expect=1)
+    assert f"{subject}: SGD holds 2 parameter(s) that are not of the module that is trained" in ended.stderr
+    assert "model, criterion, optimizer = runtime.prepare(model, criterion, optimizer)" in ended.stderr
+
+
+EARLY = """
+import sys
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from core import Runtime
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(self, inputs):
+        if sys.argv[1] == "hook":
+            return self.head(self.layer(inputs))
+        inputs.requires_grad_()
+        parts = [inputs, 2 * inputs] if sys.argv[1] == "twice" else [inputs]
+        return self.head(sum(checkpoint(self.layer, part, use_reentrant=True) for part in parts))
+
+
+runtime, model = Runtime(accelerator="cpu", devices=2), Net()
+model, optimizer = runtime.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+if sys.argv[1] == "hook":
+    model.head.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+for _ in range(2):
+    with runtime.no_sync(model):
+        runtime.backward(model(torch.ones(2, 3)).mean())
+    runtime.backward(model(torch.ones(2, 3)).mean())
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        ("hook", "1 parameter(s) have a hook of register_post_accumulate_grad_hook: 'head.weight'"),
+        ("twice", "is used more than once, in parts of the forward pass that torch.utils.checkpoint recomputes with"),
+        ("once", ""),
+    ],
+)
+def test_gradients_before_and_after_their_average(use: str, said: str, tmp_path: Path) -> None:
+    """In silence, the processes would train different models: torch averages each gradient once, when it is there."""
+    (tmp_path / "train.py").write_text(EARLY, "utf-8")
+    assert said in run_python("train.py", use, cwd=tmp_path, expect=int(bool(said))).stderr
+
+
 @pytest.mark.slow
 def test_what_prepare_returns_is_dropped(tmp_path: Path) -> None:
     """Training the model as it was before prepare reduces no gradients: the first backward refuses it."""

@@ -22,6 +22,7 @@ from core.discovery.registry import Registry
 from core.hints import remedies as module
 from core.hints.remedies import known_names
 from core.kinds import KINDS
+from core.runtime.prepare import wrappers
 from core.utilities.lazy import lazy_names
 
 TABLES: dict[str, Any] = tomllib.loads(Path(module.__file__).with_suffix(".toml").read_text("utf-8"))
@@ -31,7 +32,8 @@ PLACES = [(place, owner) for place in ("arguments", "attributes", "methods") for
 def owner_of(path: str) -> Any:
     """A class that core exports, or a method of one; ``Checkpoint`` stands for all that write checkpoints."""
     name, _, method = path.partition(".")
-    kind = next(getattr(home, name) for home in (core, callbacks, profilers, strategies) if name in home.__all__)
+    homes = (core, callbacks, profilers, strategies, wrappers)
+    kind = next(getattr(home, name) for home in homes if name in vars(home) or name in getattr(home, "__all__", ()))
     return operator.attrgetter(method)(kind) if method else kind
 
 

@@ -261,3 +261,23 @@ def test_a_metric_in_a_file_name_that_is_not_logged(
     assert len(found) == count
     assert all(f"{name!r} has not been logged" in text for text in found)
     assert all("'val_loss'" in text for text in found)
+
+
+@pytest.mark.parametrize("front_end", ["Trainer", "Runtime"])
+@pytest.mark.parametrize(("is_attribute", "count"), [(False, 1), (True, 0)])
+def test_an_optimizer_of_parameters_that_are_not_the_modules(
+    front_end: str, is_attribute: bool, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A list registers no layers, so no checkpoint has them; on several processes it is an error."""
+    net, head = Net(), torch.nn.Linear(2, 1)
+    heads = [head] if not is_attribute else torch.nn.ModuleList([head])
+    net.heads = heads  # type: ignore[assignment]
+    optimizer = torch.optim.SGD([*net.parameters(), *([] if is_attribute else head.parameters())], lr=0.1)
+    if front_end == "Trainer":
+        net.configure_optimizers = lambda: optimizer  # type: ignore[method-assign]
+        trainer().fit(net, loader())
+    else:
+        run = runtime()
+        run.prepare(net, optimizer)
+        run.teardown()
+    assert len(warnings_of(caplog, "of shape (1, 2), (1,). Unless you save them, no checkpoint has them")) == count

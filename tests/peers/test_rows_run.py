@@ -130,6 +130,7 @@ DIFFERENT_MODULE_MEMBERS = {
     "all_gather": "m.all_gather(torch.ones(2)).shape == (2,)",
     "automatic_optimization": "m.automatic_optimization is True",
     "configure_model": "m.configured == 1",
+    "on_gpu": "m.on_gpu is False",
     "to_torchscript": "refused(m.to_torchscript)",
 }
 IN_A_FIT = {
@@ -231,6 +232,7 @@ LINES = {
     "seed_arguments": {
         "seed": "seed_everything(seed=3) == 3",
         "workers": "seed_everything(3, workers=True) == 3",
+        "verbose": "seed_everything(3, verbose=False) == 3",
     },
     "fit_arguments": {
         "model": "trainer().fit(model=Net(), train_dataloaders=loader()) is None",

@@ -56,6 +56,15 @@ def test_no_gradients_are_no_error(algorithm: str) -> None:
     FullPrecision().clip_gradients(iter(()), 1.0, algorithm)
 
 
+@pytest.mark.parametrize(("kind", "algorithm"), [("sparse", "norm"), ("sparse", "value"), ("complex", "value")])
+def test_gradients_that_torch_does_not_clip(kind: str, algorithm: str) -> None:
+    """The message says which can be clipped."""
+    parameter = nn.Parameter(torch.ones(3, dtype=torch.complex64 if kind == "complex" else torch.float32))
+    parameter.grad = parameter.detach().clone() if kind == "complex" else parameter.detach().to_sparse()
+    with pytest.raises(ConfigurationError, match=f"not clipped by {algorithm}: .* sparse=False, or clip the other"):
+        FullPrecision().clip_gradients([parameter], 1.0, algorithm)
+
+
 def test_another_algorithm_is_refused() -> None:
     """The message names what was given and both valid ones, and no gradient changes."""
     given = parameters()

@@ -48,7 +48,7 @@ def script(tmp_path: Path) -> str:
 def test_invalid_arguments(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The error names the option and what was given; the exit code is 2."""
     with pytest.raises(ConfigurationError) as error:
-        parse(arguments, "torch-hal run")
+        parse(arguments, "torch-hal run", {})
     assert says in str(error.value)
     assert main(arguments, "torch-hal run") == 2
     assert capsys.readouterr().err.startswith("torch-hal run: ")
@@ -56,12 +56,12 @@ def test_invalid_arguments(arguments: list[str], says: str, capsys: pytest.Captu
 
 def test_the_scripts_arguments_are_its_own(script: str) -> None:
     """What stands after the script is not read, even if it looks like an option of this command."""
-    options = parse(["--devices", "2", script, "--devices", "4", "--dry-run", "-m"], "run")
+    options = parse(["--devices", "2", script, "--devices", "4", "--dry-run", "-m"], "run", {})
     assert options.requested == {"devices": "2"}
     assert options.arguments == ("--devices", "4", "--dry-run", "-m")
     assert options.command() == [sys.executable, "-u", script, *options.arguments]
-    assert parse(["-m", "a.b", "c"], "run").command() == [sys.executable, "-u", "-m", "a.b", "c"]
-    assert parse(["--no-python", "echo", "c"], "run").command() == ["echo", "c"]
+    assert parse(["-m", "a.b", "c"], "run", {}).command() == [sys.executable, "-u", "-m", "a.b", "c"]
+    assert parse(["--no-python", "echo", "c"], "run", {}).command() == ["echo", "c"]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_the_processes_are_told(
     arguments: list[str], environ: dict[str, str], processes: int, variables: dict[str, str], script: str
 ) -> None:
     """One process for each device; what was given becomes the variables that the front ends read, the rest stays."""
-    run = plan_run(parse([*arguments, script], "run"), environ)
+    run = plan_run(parse([*arguments, script], "run", environ), environ)
     assert (run.processes, run.variables) == (processes, variables)
 
 
@@ -115,13 +115,13 @@ def test_what_the_processes_are_told(
 def test_what_cannot_run_is_refused_before_a_process_starts(arguments: list[str], says: str, script: str) -> None:
     """Once, by name, and not by each process."""
     with pytest.raises(CoreError) as error:
-        plan_run(parse([*arguments, script], "run"), {})
+        plan_run(parse([*arguments, script], "run", {}), {})
     assert says in str(error.value)
 
 
 def test_ranks_of_another_run_are_not_passed_on(script: str) -> None:
     """A rank of a run may start a run of its own."""
-    assert set(plan_run(parse([script], "run"), {LAUNCHED: "{}", OWNER: "1/ab"}).removed) == {LAUNCHED, OWNER}
+    assert set(plan_run(parse([script], "run", {}), {LAUNCHED: "{}", OWNER: "1/ab"}).removed) == {LAUNCHED, OWNER}
 
 
 def test_dry_run(script: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,3 +190,43 @@ def test_options_after_a_script_that_reads_none(
     assert main(["--dry-run", str(tmp_path / "train.py"), *after], "torch-hal run") == 0
     printed = capsys.readouterr().err
     assert printed.startswith(f"torch-hal run: {said}") if said else not printed
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "environ", "processes", "nodes"),
+    [
+        ("devices = 3\nstrategy = 'ddp_sharded'", [], {}, 3, "1"),
+        ("devices = 3", ["--devices", "2"], {}, 2, "1"),
+        ("devices = 3", [], {"CORE_DEVICES": "2"}, 2, "1"),
+        ("num_nodes = 2", ["--rdzv-endpoint", "a:1"], {}, 1, "2"),
+        ("num_nodes = 2", ["--nnodes", "1"], {}, 1, "1"),
+        ("num_nodes = 2", ["--rdzv-endpoint", "a:1"], {"CORE_NUM_NODES": "3"}, 1, "3"),
+    ],
+)
+def test_a_config_file(
+    text: str, arguments: list[str], environ: dict[str, str], processes: int, nodes: str, script: str, tmp_path: Path
+) -> None:
+    """By option or variable: it says what neither an option nor a variable does, and its path becomes absolute."""
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    relative = os.path.relpath(path)
+    for options, given in ((["--config", relative], environ), ([], {**environ, "CORE_CONFIG": relative})):
+        run = plan_run(parse([*options, *arguments, script], "run", given), given)
+        assert run.processes == processes
+        assert (run.variables["CORE_CONFIG"], run.variables["CORE_NUM_NODES"]) == (str(path), nodes)
+
+
+def test_a_config_file_is_refused_by_name(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before any process starts: a missing file, a wrong value, several machines without a place to meet."""
+    path = tmp_path / "run.toml"
+    for text, says in (
+        (None, f"config file {str(path)!r} (environment variable CORE_CONFIG): there is no file"),
+        ("strategy = 'dpp'", f"{path}: strategy='dpp'"),
+        ("num_nodes = 2", f"{path}: num_nodes=2 needs --rdzv-endpoint HOST:PORT"),
+        ("num_nodes = 2", f"--nnodes 1:3 contradicts {path}: num_nodes=2. Leave out one of them."),
+    ):
+        if text is not None:
+            path.write_text(text)
+        elastic = ["--nnodes", "1:3", "--rdzv-endpoint", "a:1"] if "1:3" in says else []
+        assert main(["--config", str(path), *elastic, script], "torch-hal run") == 2
+        assert f"torch-hal run: {says}" in capsys.readouterr().err

@@ -51,6 +51,24 @@ def test_an_unchanged_script_on_three_processes(tmp_path: Path) -> None:
     assert sorted(states(tmp_path)) == [0, 1, 2]
 
 
+CONFIGURED = """
+import os
+from core import Runtime
+
+os.chdir("/")
+runtime = Runtime(devices="auto")
+os.write(1, f"{runtime.plan.strategy.name} {runtime.process_index} of {runtime.num_processes}\\n".encode())
+"""
+
+
+def test_a_config_file(tmp_path: Path) -> None:
+    """It says how many processes start, and each of them reads the same, whatever its folder is by then."""
+    (tmp_path / "run.toml").write_text("accelerator = 'cpu'\ndevices = 2\nstrategy = 'ddp_sharded'\n")
+    (tmp_path / "configured.py").write_text(CONFIGURED)
+    done = torch_hal_run("--config", "run.toml", "configured.py", out=tmp_path)
+    assert sorted(done.stdout.splitlines()) == ["ddp_sharded 0 of 2", "ddp_sharded 1 of 2"]
+
+
 LISTENING = """
 import os
 from pathlib import Path

@@ -15,7 +15,12 @@ from core.errors import CoreError
 from .problem import runtime
 
 
-def sizes(**given: int) -> Any:
+def recipe() -> Any:
+    """An object of a class with the name of one of Accelerate's."""
+    return type("AORecipeKwargs", (), {})()
+
+
+def sizes(**given: Any) -> Any:
     """An object with attributes of Accelerate's ``ParallelismConfig``."""
     names = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size")
     return SimpleNamespace(**dict.fromkeys(names, 1) | given)
@@ -92,7 +97,10 @@ def test_rng_types() -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"mixed_precision": "fp8"}, ["mixed_precision='fp8'", "'bf16'"]),
+        ({"mixed_precision": "fp9"}, ["mixed_precision='fp9'", "'bf16', 'fp8'"]),
+        ({"mixed_precision": "fp8"}, ["'fp8-mixed'", "pip install torch-hal-torchao"]),
+        ({"mixed_precision": "fp8", "kwargs_handlers": [recipe()]}, ["'fp8-mixed'", "pip install torch-hal-torchao"]),
+        ({"mixed_precision": "bf16", "kwargs_handlers": [recipe()]}, ["'AORecipeKwargs' is for mixed_precision='fp8'"]),
         ({"mixed_precision": "fp16", "precision": "bf16-mixed"}, ["mixed_precision='fp16'", "precision='bf16-mixed'"]),
         ({"cpu": True, "accelerator": "gpu"}, ["cpu=True", "accelerator='gpu'"]),
         ({"cpu": "yes"}, ["cpu='yes'", "True or False"]),
@@ -119,6 +127,11 @@ def test_rng_types() -> None:
         ({"dynamo_plugin": SimpleNamespace(backend="INDUCTOR")}, ["torch.compile(model, backend='inductor')"]),
         ({"parallelism_config": 3}, ["parallelism_config=3: has no number 'dp_replicate_size'"]),
         ({"parallelism_config": sizes(sp_size=2)}, ["sp_size=2: torch-hal has no such strategy. Use cp_size"]),
+        ({"parallelism_config": sizes(ep_size=2)}, ["ep_size=2: has no counterpart here"]),
+        (
+            {"parallelism_config": sizes(cp_size=2, cp_handler=SimpleNamespace(cp_comm_strategy="alltoall"))},
+            ["cp_handler: cp_comm_strategy='alltoall': has no counterpart here. Leave it out"],
+        ),
         ({"parallelism_config": sizes(dp_shard_size=2, cp_size=2)}, ["dp_shard_size=2, cp_size=2: no strategy"]),
         ({"parallelism_config": sizes(tp_size=2)}, ["'tensor_parallel'", "pip install torch-hal-parallel"]),
         (
@@ -126,7 +139,7 @@ def test_rng_types() -> None:
             ["dp_replicate_size=3, dp_shard_size=1", "are for 3 process(es), and this run has 2"],
         ),
         ({"sync_each_batch": True}, ["unknown argument 'sync_each_batch'", "GradientAccumulationPlugin(num_steps="]),
-        ({"dynamo_backend": "inductor"}, ["dynamo_backend", "torch.compile"]),
+        ({"dynamo_backend": "inductor"}, ["dynamo_backend='inductor'", "torch.compile(model, backend='inductor')"]),
     ],
 )
 def test_what_is_refused(given: dict[str, Any], named: list[str]) -> None:
@@ -143,5 +156,8 @@ def test_objects_that_ask_for_nothing_more() -> None:
     one = Runtime(cpu=True, fsdp_plugin=None, parallelism_config=config, dynamo_plugin=SimpleNamespace(backend="NO"))
     assert one.plan.strategy.name == "single_device"
     assert one.parallelism_config is config
+    assert Runtime(cpu=True, dynamo_backend="NO").dynamo_plugin.backend == "NO"
+    handlers = sizes(cp_backend="torch", cp_handler=SimpleNamespace(cp_comm_strategy="allgather"), tp_handler=None)
+    assert Runtime(cpu=True, parallelism_config=handlers).plan.strategy.name == "single_device"
     two = Runtime(cpu=True, devices=2, parallelism_config=sizes(dp_replicate_size=2))
     assert two.plan.strategy.name == "ddp"

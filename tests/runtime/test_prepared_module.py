@@ -66,6 +66,8 @@ def test_attributes_are_the_users_modules() -> None:
     with pytest.raises(AttributeError, match="no_such_thing"):
         model.no_such_thing  # noqa: B018
     assert not hasattr(model, "no_such_thing")
+    with pytest.raises(AttributeError, match=r"has no attribute 'no_sync'. Write runtime.no_sync\(model\)."):
+        model.no_sync()
 
 
 def test_it_is_an_instance_of_the_users_class() -> None:

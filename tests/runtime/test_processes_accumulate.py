@@ -44,13 +44,13 @@ def test_only_the_last_micro_batch_communicates(facts: Facts) -> None:
 
 
 def test_uneven_numbers_of_batches(facts: Facts) -> None:
-    """Processes without further batches add gradients of zero; afterwards the loader pads again."""
+    """In each precision, processes without further batches add gradients of zero; afterwards the loader pads again."""
     for found in facts:
-        uneven = found["uneven"]
-        assert uneven["batches"] == [4, *[3] * (len(facts) - 1)]
-        assert uneven["steps"]
-        assert uneven["distance"] < 1e-6
-        assert (uneven["padded"], uneven["after"]) == (4, 4)
+        for uneven, error in zip(found["uneven"], (1e-6, 1e-12, 1e-3), strict=True):
+            assert uneven["batches"] == [4, *[3] * (len(facts) - 1)]
+            assert uneven["steps"]
+            assert uneven["distance"] < error
+            assert (uneven["padded"], uneven["after"]) == (4, 4)
 
 
 def test_a_reduction_after_no_sync(facts: Facts) -> None:
@@ -71,6 +71,20 @@ def test_each_backward_pass_is_reduced(facts: Facts, name: str) -> None:
     DistributedDataParallel reduces the first one only: the processes would train different models.
     """
     assert all(found["repeated"][name] < 1e-6 for found in facts)
+
+
+def test_losses_of_different_parameters(facts: Facts) -> None:
+    """DistributedDataParallel has to look for the parameters of each loss; else its error says what to do.
+
+    Also on one process, which wraps the model as well.
+    """
+    said = ("call backward on their sum", "", "leave out static_graph=True")
+    for found in facts:
+        for name, text in zip(("heads", "heads, unused", "heads, static"), said, strict=True):
+            difference, note = found[name]
+            assert difference < 1e-6
+            assert text in note
+            assert bool(note) == bool(text)
 
 
 def test_what_needs_every_process_is_refused_with_uneven_numbers(facts: Facts) -> None:

@@ -8,7 +8,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import core
 from core import ProjectConfiguration, Runtime, set_seed
@@ -140,6 +140,25 @@ def test_a_loop_that_skips_by_itself(
     warned = [record.getMessage() for record in caplog.records if "before its first backward" in record.getMessage()]
     assert len(warned) == bool(said)
     assert all(f"read {said} batch(es) of epoch 0" in text for text in warned)
+
+
+def test_a_checkpoint_after_the_last_batch_of_a_stream(tmp_path: Path) -> None:
+    """It has no length, so only the next pass tells that nothing was left; the loop goes on with the pass after it."""
+
+    class Stream(IterableDataset[Tensor]):
+        def __iter__(self) -> Iterator[Tensor]:
+            return iter(torch.eye(4))
+
+    for path in (None, tmp_path / "c"):
+        runtime = Runtime(accelerator="cpu", devices=1)
+        model, loader = runtime.prepare(torch.nn.Linear(4, 1), DataLoader(Stream(), 2))
+        if path is not None:
+            runtime.load_state(path)
+            assert not list(loader)
+        for number, batch in enumerate(loader, 1):
+            runtime.backward(model(batch).sum())
+            if number == 2:
+                runtime.save_state(tmp_path / "c")
 
 
 def test_automatic_names_and_the_limit(tmp_path: Path) -> None:

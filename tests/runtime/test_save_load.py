@@ -59,6 +59,27 @@ def test_what_was_saved_goes_on_as_if_nothing_had_been(name: str, tmp_path: Path
     assert second.scheduler.get_last_lr() == whole.scheduler.get_last_lr()
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("32-true", torch.float64), ("bf16-true", torch.bfloat16)])
+@pytest.mark.parametrize("saves_all", [False, True])
+def test_state_keeps_its_dtype_unless_the_precision_is_another(
+    name: str, dtype: torch.dtype, saves_all: bool, tmp_path: Path
+) -> None:
+    """An optimizer may keep its state in another dtype than its parameters; what a precision has made follows it."""
+    first, second = Loop("32-true"), Loop(name)
+    first.train(1)
+    (state, *_) = first.optimizer.state.values()
+    state["momentum_buffer"] = state["momentum_buffer"].double()
+    if saves_all:
+        first.runtime.save_state(tmp_path / "c")
+        second.runtime.load_state(tmp_path / "c")
+    else:
+        first.runtime.save(first.parts(), tmp_path / "c")
+        second.runtime.load(tmp_path / "c", second.parts())
+    (loaded, *_) = second.optimizer.state.values()
+    assert loaded["momentum_buffer"].dtype is dtype
+    assert torch.equal(loaded["momentum_buffer"], state["momentum_buffer"].to(dtype))
+
+
 def test_without_objects_everything_is_handed_back(tmp_path: Path) -> None:
     """State dicts with the user's own keys, on the CPU; what the checkpoint says of itself is in its manifest."""
     loop = Loop("bf16-mixed")

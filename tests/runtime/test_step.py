@@ -164,6 +164,22 @@ def test_autocast_is_for_what_is_computed_outside(name: str) -> None:
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
 
 
+def test_each_forward_pass_within_autocast_has_the_weights_of_its_time() -> None:
+    """Torch keeps the 16-bit weights of the first pass until its context ends."""
+    one = runtime(precision="bf16-mixed")
+    module = network()
+    model, optimizer = one.prepare(module, sgd(module))
+    inputs, targets = batch()
+    losses = []
+    with one.autocast():
+        for _ in range(2):
+            losses.append(mse(model(inputs), targets))
+            one.backward(losses[-1])
+            optimizer.step()
+            optimizer.zero_grad()
+    assert losses[0] != losses[1]
+
+
 def test_backward_passes_arguments_on() -> None:
     """As of a tensor's own backward."""
     one = runtime()

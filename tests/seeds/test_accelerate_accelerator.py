@@ -99,6 +99,8 @@ def test_an_object_for_deepspeed() -> None:
     runtime = Runtime(cpu=True, deepspeed_plugin=plugin)
     assert type(runtime.strategy) is Engine
     assert (runtime.strategy.stage, runtime.gradient_accumulation_steps) == (3, 4)
+    with pytest.raises(ConfigurationError, match="gradient_accumulation_steps=2 contradicts 4 in deepspeed_plugin"):
+        Runtime(cpu=True, deepspeed_plugin=plugin, gradient_accumulation_steps=2)
     with pytest.raises(ConfigurationError, match=r"deepspeed_plugin=.* and strategy='ddp': both were given"):
         Runtime(cpu=True, deepspeed_plugin=plugin, strategy="ddp")
 

@@ -21,12 +21,22 @@ READ_AT_IMPORT = ("LD_", "MALLOC_", "MKL_", "NUMPY_", "OMP_", "OPENBLAS_", "PYTO
 """What the variables begin with that torch, and the libraries in it, read when they are loaded."""
 READ_AT_START = ("PYTHONHASHSEED", "PYTHONMALLOC", "PYTHONHOME", "PYTHONINTMAXSTRDIGITS", "PYTHONUTF8")
 """Variables that Python reads before it runs anything."""
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("benchmarks", "examples", "tests/examples", "tests/cli", "tests/faults")
+"""Folders of programs that train, besides those named ``scripts``."""
+MODULES = ("core.run", "torch.distributed.run", "torch_hal.run", "torch_hal_devkit.worker")
+"""Modules that are run, and import torch first."""
+QUESTIONS = (
+    "torch_hal_devkit.checkpoint_probes:",
+    *(f"torch_hal_devkit.probes:{name}" for name in ("forked_after_use", "import_changes", "use_changes")),
+)
+"""What the kit asks that begins with an import of torch."""
 HEAD = 8
 """Bytes that say how long a task is."""
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 """The variable by which torch, when imported, loads other packages or none: the forked process heeds it."""
-READ_LATER = (AUTOLOAD, "TORCH_NCCL_ASYNC_ERROR_HANDLING")
-"""Those among them that need not be the server's; torchrun sets the second."""
+READ_LATER = (AUTOLOAD, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+"""Those among them that need not be the server's; ``torch-hal run`` sets the second, torchrun the third."""
 
 
 def hand_over_if_it_trains() -> None:
@@ -49,13 +59,23 @@ def trains(what: str, arguments: list[str]) -> bool:
     """Whether a command that runs a script, a module or code, is one that imports torch."""
     if what == "script":
         folder = Path(arguments[0]).absolute().parent
-        return folder.name == "scripts" and "tests" in folder.parts
+        return (folder.name == "scripts" and "tests" in folder.parts) or folder in [ROOT / name for name in FOLDERS]
     if what == "-m":
         kit = arguments[1] == "pytest" and "torch_hal_devkit.plugin" in arguments
-        return kit or arguments[1] in ("torch_hal_devkit.worker", "torch.distributed.run")
-    if what == "-c" and "multiprocessing.spawn" in arguments[1]:
-        return b"fork_server" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes()  # who spawns it was forked
-    return what == "-c" and "--conformance-child" in arguments[1]
+        return kit or arguments[1] in MODULES
+    if what != "-c":
+        return False
+    is_asked = "getattr(importlib.import_module(module), function)" in arguments[1]  # by the kit
+    if "multiprocessing.spawn" in arguments[1] or (is_asked and asked(arguments[2]).startswith(QUESTIONS)):
+        return b"fork_server" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes()  # who starts it was forked
+    return "--conformance-child" in arguments[1]
+
+
+def asked(folder: str) -> str:
+    """What the kit asks a separate process, which finds its task in ``folder``."""
+    with open(os.path.join(folder, "task"), encoding="utf-8") as file:
+        question: str = json.load(file)["question"]
+    return question
 
 
 def what_python_runs(argv: list[str]) -> tuple[str, int]:
@@ -83,7 +103,8 @@ def likeness(environ: Mapping[str, str]) -> dict[str, Any]:
         for name, value in environ.items()
         if (name.startswith(READ_AT_IMPORT) or name in READ_AT_START) and name not in READ_LATER
     }
-    return {"executable": sys.executable, "flags": flags, "variables": variables}
+    network = os.readlink("/proc/self/ns/net")  # tests make hosts of their own
+    return {"executable": sys.executable, "flags": flags, "variables": variables, "network": network}
 
 
 def task(what: str, position: int) -> dict[str, Any]:

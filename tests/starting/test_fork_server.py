@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import fork_client
 import pytest
 from declared import PREFIX
 from forks import forks
@@ -127,6 +128,42 @@ def test_it_was_forked(environ: Mapping[str, str], script: Callable[[str], Path]
     path = script("import sys; sys.stdout.write(str('torch._dynamo' in sys.modules))")
     for served in (False, True):
         assert begin(environ, path, served=served).communicate(timeout=120)[0] == str(served)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["/a/tests/scripts/train.py"], True),
+        ([str(STARTING.parents[1] / "examples" / "digits.py")], True),
+        (["/a/examples/digits.py"], False),
+        (["-m", "core.run", "--devices", "2"], True),
+        (["-m", "core.list"], False),
+        (["-m", "pytest", "-p", "torch_hal_devkit.plugin"], True),
+        (["-m", "pytest", "tests"], False),
+        (["-c", "import torch"], False),
+    ],
+)
+def test_what_is_forked(command: list[str], expected: bool) -> None:
+    assert fork_client.trains("script" if command[0].startswith("/") else command[0], command) is expected
+
+
+@pytest.mark.parametrize("question", ["import_changes", "listed"])
+def test_what_the_kit_asks_is_forked_where_the_kit_was(
+    environ: Mapping[str, str], script: Callable[[str], Path], question: str
+) -> None:
+    """And only if it begins with an import of torch."""
+    code = (
+        "import importlib, sys\n"
+        "sys.stdout.write(str('torch._dynamo' in sys.modules))\n"
+        "sys.exit()\n"
+        "getattr(importlib.import_module(module), function)\n"
+    )
+    folder = script("").parent
+    (folder / "task").write_text(json.dumps({"question": f"torch_hal_devkit.probes:{question}"}))
+    ask = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {code!r}, {str(folder)!r}], check=True)\n"
+    asking = script(ask)
+    assert begin(environ, asking).communicate(timeout=120)[0] == str(question == "import_changes")
+    assert begin(environ, "-c", code, folder).communicate(timeout=120)[0] == "False"
 
 
 @pytest.mark.parametrize("variables", [{"OMP_NUM_THREADS": "2"}, {"PYTHONHASHSEED": "1"}, {"PYTHONOPTIMIZE": "1"}])

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import GradBucket  # as torch.distributed.GradBu
 from torch.nn.parallel import DistributedDataParallel
 
 from core.strategies.ddp import wrap
-from core.utilities.torch_private import FixedBuckets
+from core.utilities.torch_private import FixedBuckets, accumulates, has_hooks_after_accumulation
 
 
 class Unordered(nn.Module):
@@ -91,12 +91,14 @@ def test_wrapping_leaves_everything_as_it_was() -> None:
     kept = torch.ones_like(module.last.weight)
     module.last.weight.grad = kept
     for parameter in module.parameters():
+        assert not has_hooks_after_accumulation(parameter)
         parameter.register_post_accumulate_grad_hook(lambda _: calls.append("gradient"))  # type: ignore[no-untyped-call]
     before, generator = {name: value.clone() for name, value in module.state_dict().items()}, torch.get_rng_state()
     assert isinstance(wrap(module, fixed=True), FixedBuckets)
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert not calls
+    assert all(map(has_hooks_after_accumulation, module.parameters()))
     assert module.last.weight.grad is kept
     assert torch.equal(kept, torch.ones_like(kept))
     assert all(parameter.grad is None for parameter in module.parameters() if parameter is not module.last.weight)
@@ -106,3 +108,18 @@ def test_only_where_torch_changes_it() -> None:
     """With ``find_unused_parameters`` torch never changes the layout, so the module is wrapped plainly."""
     assert type(wrap(Unordered(True), fixed=True, find_unused_parameters=True)) is DistributedDataParallel
     assert type(wrap(Unordered(True), fixed=False)) is DistributedDataParallel
+
+
+def test_whether_a_pass_adds_to_gradients() -> None:
+    """A backward pass does, torch.autograd.grad does not, by whatever it differentiates."""
+    parameter, inputs, seen = nn.Parameter(torch.ones(1)), torch.ones(1, requires_grad=True), []
+    others = [nn.Parameter(torch.ones(1)), parameter]
+    for run in (
+        torch.Tensor.backward,
+        lambda loss: torch.autograd.grad(loss, inputs),
+        lambda loss: torch.autograd.grad(loss, parameter),
+    ):
+        loss = parameter * inputs
+        loss.register_hook(lambda _: seen.append(accumulates(others)))  # type: ignore[no-untyped-call]
+        run(loss)
+    assert seen == [True, False, False]

@@ -176,3 +176,12 @@ def test_ranks_of_three_processes() -> None:
     got = trainer.predict(module, loader(20))
     assert [row.tolist() for row in got] == [[rank, rank, 0, 3] for rank in range(3)]
     assert trainer.lightning_module is module
+
+
+def test_the_module_has_the_dtype_that_it_was_trained_in() -> None:
+    """In the calling process too: what others trained is not rounded to the dtype that it had before."""
+    module = Regression()
+    quiet(max_epochs=1, precision="64-true", strategy="ddp_fork", devices=2).fit(module, loader())
+    for parameter in module.parameters():
+        assert parameter.dtype is torch.float64
+        assert not torch.equal(parameter, parameter.float().double())

@@ -71,7 +71,8 @@ def rates(module: Regression, monitor: LearningRateMonitor, **settings: Any) -> 
     return log.rows
 
 
-def test_learning_rates_of_epochs() -> None:
+@pytest.mark.parametrize("strategy", ["auto", "ddp_sharded"])
+def test_learning_rates_of_epochs(strategy: str) -> None:
     """By group, as the scheduler's interval says; ``trainer.callback_metrics`` has them too."""
 
     class Knows(Decaying):
@@ -79,7 +80,7 @@ def test_learning_rates_of_epochs() -> None:
             self.known = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
 
     monitor, module = LearningRateMonitor(), Knows()
-    assert rates(module, monitor) == [
+    assert rates(module, monitor, strategy=strategy) == [
         (0, {"lr-Adam/pg1": 0.1, "lr-Adam/pg2": 0.2}),
         (7, {"lr-Adam/pg1": 0.05, "lr-Adam/pg2": 0.1}),
     ]
@@ -114,10 +115,11 @@ def test_the_learning_rates_of_steps_that_are_logged_since_the_run_is_to_stop() 
     assert found == [(step, {"lr-SGD": 0.05}) for step in (2, 4, 5, 6)]
 
 
-def test_momentum_and_weight_decay() -> None:
+@pytest.mark.parametrize("strategy", ["auto", "ddp_sharded"])
+def test_momentum_and_weight_decay(strategy: str) -> None:
     """Under the rate's name."""
     monitor = LearningRateMonitor("epoch", log_momentum=True, log_weight_decay=True)
-    (row,) = rates(Regression(), monitor, max_epochs=1)
+    (row,) = rates(Regression(), monitor, max_epochs=1, strategy=strategy)
     assert monitor.last_momentum_values == {"lr-SGD-momentum": 0.9}
     assert monitor.last_weight_decay_values == {"lr-SGD-weight_decay": 0.0}
     assert row == (0, {"lr-SGD": 0.05, "lr-SGD-momentum": 0.9, "lr-SGD-weight_decay": 0.0})
@@ -363,10 +365,12 @@ def test_accumulation_from_an_epoch_on(tmp_path: Path) -> None:
     """Seven batches are 7, then 4, then 3 steps; the weights are those of fits with that number, one after another."""
     schedule = GradientAccumulationScheduler({1: 2, 2: 3})
     steps: list[int] = []
+    estimated: list[float] = []
 
     class Count(Callback):
         def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
             steps.append(trainer.global_step)
+            estimated.append(trainer.estimated_stepping_batches)
 
     torch.manual_seed(0)
     module = Regression()
@@ -374,6 +378,7 @@ def test_accumulation_from_an_epoch_on(tmp_path: Path) -> None:
     torch.manual_seed(1)
     quiet(max_epochs=3, callbacks=[schedule, Count(), Keeps(tmp_path)]).fit(module, loader())
     assert steps == [7, 11, 14]
+    assert estimated == [14, 14, 14]
     torch.manual_seed(1)
     for epoch in range(3):
         trainer = quiet(max_epochs=epoch + 1, accumulate_grad_batches=epoch + 1)

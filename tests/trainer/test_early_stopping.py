@@ -175,6 +175,46 @@ def test_a_resumed_run_may_have_more_patience(tmp_path: Path) -> None:
     assert (trainer.current_epoch, stopping.wait_count) == (6, 5)
 
 
+@pytest.mark.parametrize("interval", [1.0, 0.5])
+@pytest.mark.parametrize(
+    ("scores", "options", "more"),
+    [
+        ([5, 6, 6, 4, 3, 2, 1, 1], {"patience": 2}, {"patience": 99}),
+        ([5, 1, 6, 6, 4, 3, 2, 1], {"stopping_threshold": 2}, {"stopping_threshold": 0.5, "patience": 99}),
+        ([5, 9, 4, 4, 4, 3, 2, 1], {"divergence_threshold": 8}, {"patience": 99}),
+        ([5, float("nan"), 4, 4, 4, 3, 2, 1], {}, {"check_finite": False, "patience": 99}),
+    ],
+)
+def test_a_fit_that_is_resumed_after_its_end(
+    scores: list[float],
+    options: dict[str, Any],
+    more: dict[str, Any],
+    interval: float,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It says so and trains nothing, unless the arguments of the new run let it go on."""
+
+    def fit(ckpt_path: Path | None, **options: Any) -> tuple[int, EarlyStopping]:
+        stopping = EarlyStopping("score", **options)
+        callbacks = [stopping] if ckpt_path else [stopping, ModelCheckpoint(tmp_path, "end")]
+        trainer = quiet(
+            max_epochs=8, val_check_interval=interval, callbacks=callbacks, enable_checkpointing=ckpt_path is None
+        )
+        trainer.fit(Scored(scores), loader(), loader(), ckpt_path=ckpt_path)
+        return trainer.global_step, stopping
+
+    end = tmp_path / "end.ckpt"
+    steps, stopped = fit(None, **options)
+    assert "had ended" not in caplog.text
+    again, resumed = fit(end, **options)
+    assert (again, resumed.stopping_reason) == (steps, stopped.stopping_reason)
+    assert "EarlyStopping had ended the fit that the checkpoint is of" in caplog.text
+    further, resumed = fit(end, **more)
+    assert further > steps
+    assert resumed.stopping_reason.name == "NOT_STOPPED"
+
+
 def test_an_epoch_without_validation_counts_nothing() -> None:
     """Every second epoch validates, and each value is better than the one before: the fit has all of its epochs."""
     stopping = EarlyStopping("score", patience=1, strict=False, check_on_train_epoch_end=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from core import Callback, Module, Trainer
 from core.errors import ConfigurationError
@@ -219,6 +219,22 @@ def test_evaluation_changes_nothing_of_the_module() -> None:
 
 
 STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
+
+
+class TooShort(BatchSampler):
+    """Says that it has fewer batches than it has."""
+
+    def __len__(self) -> int:
+        return super().__len__() - 2
+
+
+@pytest.mark.parametrize("limit", [None, 5, 3])
+def test_batches_beyond_the_length_are_evaluated(limit: int | None) -> None:
+    """Without a limit the loader's end counts, not what its batch sampler says."""
+    data = DataLoader(dataset(), batch_sampler=TooShort(SequentialSampler(dataset()), 8, False))
+    outputs = quiet(**({} if limit is None else {"limit_predict_batches": limit})).predict(Regression(), data)
+    assert outputs is not None
+    assert len(outputs) == (limit or 7)
 
 
 @pytest.mark.parametrize("stage", STEPS)

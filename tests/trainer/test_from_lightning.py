@@ -343,3 +343,12 @@ def test_what_a_bar_shows(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"7/7 .*, kind=Logs, seen=0.25, v_num=3\b", capsys.readouterr().err)
     trainer.test(Logs(), loader(), verbose=False)
     assert "kind=Logs, v_num=3" in capsys.readouterr().err
+
+
+def test_on_gpu() -> None:
+    """Whether the parameters are on another device than the CPU."""
+    module = Module()
+    module.layer = torch.nn.Linear(2, 1)
+    assert not module.on_gpu
+    module.to("meta")
+    assert module.on_gpu

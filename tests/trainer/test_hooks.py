@@ -422,7 +422,7 @@ def test_a_modules_own_callbacks(tmp_path: Path) -> None:
     assert [type(callback) for callback in trainer.callbacks] == [Callback, ModelSummary, ProgressBar, ModelCheckpoint]
     assert mine not in trainer.callbacks
     wrong = type("Wrong", (Regression,), {"configure_callbacks": lambda self: ["bar"]})()
-    with pytest.raises(WrongTypeError, match="configure_callbacks: returned 'bar'"):
+    with pytest.raises(WrongTypeError, match="configure_callbacks: 'bar' is not a Callback"):
         quiet().fit(wrong, loader())
 
 

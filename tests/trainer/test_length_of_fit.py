@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from core import Callback, Trainer
+from core import Callback, Trainer, seed_everything
 from core.errors import ConfigurationError
 
 from .regression import ITEMS, Regression, assert_same, dataset, loader, quiet
@@ -127,9 +128,7 @@ def test_a_generator_serves_one_epoch() -> None:
     trainer.fit(Regression(), (batch for batch in loader()))
     assert trainer.global_step == 7
     trainer = quiet(max_epochs=2)
-    with pytest.raises(
-        ConfigurationError, match=r"train_dataloaders: the training loader is empty in epoch 1.*generator"
-    ):
+    with pytest.raises(ConfigurationError, match=r"data: generator has no batch, and a pass before had some"):
         trainer.fit(Regression(), (batch for batch in loader()))
     assert trainer.global_step == 7
 
@@ -197,3 +196,46 @@ def test_samplers_and_data_sets_are_told_the_epoch() -> None:
     trainer.fit(Regression(), DataLoader(dataset(), batch_sampler=batches))
     trainer.fit(Regression(), DataLoader(Epochal(), batch_size=8))
     assert direct.epochs == within.epochs == of_validation.epochs == Epochal.epochs == [0, 1, 2]
+
+
+class Endless(Sampler[int]):
+    """Goes on after its length, as MMEngine's InfiniteSampler does."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield from torch.randperm(12).tolist()
+
+
+class Counts(Regression):
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[tuple[int, int]] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.batches.append((self.current_epoch, batch_idx))
+        return super().training_step(batch, batch_idx)
+
+
+def test_an_epoch_ends_at_the_length_of_data_that_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With a warning; a run that is resumed within an epoch, or between two, goes on as one that was not."""
+
+    class Save(Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            trainer.save_checkpoint(tmp_path / str(trainer.global_step))
+
+    def endless() -> DataLoader[Any]:
+        return loader(4, sampler=Endless())
+
+    seed_everything(0)
+    whole = Counts()
+    quiet(max_epochs=3, callbacks=Save()).fit(whole, endless())
+    assert whole.batches == [(epoch, index) for epoch in range(3) for index in range(3)]
+    assert "data: a pass goes on after its length, 3, at which an epoch" in caplog.text
+    for saved in (2, 3, 4):
+        resumed = Counts()
+        quiet(max_epochs=3).fit(resumed, endless(), ckpt_path=tmp_path / str(saved))
+        assert resumed.batches == whole.batches[saved:]
+        assert_same(whole, resumed)

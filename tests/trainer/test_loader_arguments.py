@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from core import DataModule, Module, Trainer
+from core import Callback, DataModule, Module, Trainer
 from core.errors import ConfigurationError, WrongTypeError
 from core.trainer import fit_warnings
 from core.trainer.loop import epoch as epoch_module
@@ -103,6 +103,27 @@ def test_a_resumed_run_has_the_loader_of_its_epoch(step: int, tmp_path: Path) ->
     resumed, _ = run(tmp_path / "half", max_epochs=5)
     assert_same(whole, resumed)
     assert all(parameter.isfinite().all() for parameter in whole.parameters())
+
+
+def test_a_resumed_run_creates_the_loader_of_validation_where_it_was_due(tmp_path: Path) -> None:
+    """Not before: a method that draws what it validates on draws the same as without interruption."""
+
+    class Draws(Growing):
+        def val_dataloader(self) -> Any:
+            return DataLoader(torch.utils.data.Subset(loader().dataset, torch.randperm(50)[:8].tolist()), 4)
+
+    class Save(Callback):
+        def on_train_batch_end(self, trainer: Trainer, *rest: Any) -> None:
+            if trainer.global_step == 3:
+                trainer.save_checkpoint(tmp_path / "three")
+
+    def run(path: Path | None) -> dict[str, Any]:
+        torch.manual_seed(0 if path is None else 1)
+        trainer = quiet(reload_dataloaders_every_n_epochs=1, max_epochs=2, callbacks=Save())
+        trainer.fit(Regression(), datamodule=Draws(), ckpt_path=path)
+        return trainer.callback_metrics
+
+    assert run(None) == run(tmp_path / "three")
 
 
 def test_loaders_that_cannot_be_created_again() -> None:

@@ -304,6 +304,52 @@ def test_a_closure() -> None:
     assert_same(module, expected)
 
 
+class TwoSteps(Regression):
+    """Takes two steps with a batch, the second of them perhaps with a closure."""
+
+    def __init__(self, has_closure: bool) -> None:
+        super().__init__()
+        self.automatic_optimization, self.has_closure = False, has_closure
+        self.network = nn.Sequential(nn.Linear(6, 1))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.LBFGS(self.parameters(), max_iter=3) if self.has_closure else SGD(self.parameters(), lr=0.1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        self.two_steps(self.optimizers(), lambda: self.loss(batch), self.manual_backward)
+
+    def two_steps(self, optimizer: Any, compute: Any, backward: Any) -> None:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = compute()
+            backward(loss)
+            return loss
+
+        for _ in range(2):
+            if self.has_closure:
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+
+
+@pytest.mark.parametrize("has_closure", [False, True])
+def test_each_loss_of_a_batch_has_the_weights_after_the_step_before(has_closure: bool) -> None:
+    """Of mixed precision too: torch keeps the 16-bit weights until the autocast of the whole step ends."""
+    module, expected = TwoSteps(has_closure), TwoSteps(has_closure)
+    expected.load_state_dict(module.state_dict())
+    quiet(max_epochs=1, precision="bf16-mixed").fit(module, loader())
+    optimizer = expected.configure_optimizers()
+    for batch in loader():
+
+        def compute(batch: Any = batch) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return expected.loss(batch)
+
+        expected.two_steps(optimizer, compute, Tensor.backward)
+    assert_same(module, expected)
+
+
 # -- resuming --------------------------------------------------------------------------------------------------------
 
 

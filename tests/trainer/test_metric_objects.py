@@ -246,3 +246,27 @@ def test_a_callback_logs() -> None:
     assert float(trainer.callback_metrics["mine"]) == trainer.progress_bar_metrics["mine"] == 5
     with pytest.raises(ConfigurationError, match="no Trainer is running this callback"):
         callback.log("mine", 1.0)
+
+
+def test_an_object_of_two_stages_or_loaders_is_refused() -> None:
+    """Its value would be of the batches of both; by one name, the value of several loaders is what was asked for."""
+
+    class OfBoth(Logs):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            self.largest.update(1.0)
+            self.log("validated", self.largest)
+
+    message = r"log\('validated'\): self.largest has been logged as 'largest' in this epoch.*for each stage"
+    with pytest.raises(ConfigurationError, match=message):
+        quiet(max_epochs=1, num_sanity_val_steps=1).fit(OfBoth(), loader(), loader())
+    assert quiet().validate(OfBoth(), loader()) == [{"validated": 1.0}]
+    message = r"idx_1'\): self.largest .* 'validated/dataloader_idx_0'.* each loader"
+    with pytest.raises(ConfigurationError, match=message):
+        quiet().validate(OfBoth(), [loader(), loader()])
+
+    class Together(Logs):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            self.largest.update(float(dataloader_idx))
+            self.log("both", self.largest, add_dataloader_idx=False)
+
+    assert quiet().validate(Together(), [loader(), loader()]) == [{"both": 1.0}] * 2

@@ -114,6 +114,39 @@ def test_every_precision(precision: str, tmp_path: Path) -> None:
     assert_resumes(tmp_path, lambda: (loader(shuffle=True), loader(shuffle=True)), precision=precision)
 
 
+class MomentsInAnotherDtype(torch.optim.Optimizer):
+    """Keeps its moments in float32, of parameters in bfloat16, or the other way around; and counts in integers."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for parameter in self.param_groups[0]["params"]:
+            other = torch.bfloat16 if parameter.dtype is torch.float32 else torch.float32
+            state = self.state[parameter]
+            state.setdefault("moment", torch.zeros_like(parameter, dtype=other))
+            state.setdefault("counts", [torch.zeros_like(parameter, dtype=torch.int64)])[0].add_(1)
+            assert (state["moment"].dtype, state["counts"][0].dtype) == (other, torch.int64)
+            state["moment"].mul_(0.9).add_(parameter.grad.to(other))
+            parameter.sub_((0.01 * state["moment"].double() / state["counts"][0]).to(parameter.dtype))
+        return loss
+
+
+class Narrowed(Drawing):
+    """Steps by such an optimizer."""
+
+    def configure_optimizers(self) -> Any:
+        return MomentsInAnotherDtype(self.parameters())
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-true", "bf16-mixed"])
+def test_the_dtypes_of_the_optimizers_state(precision: str, tmp_path: Path) -> None:
+    """State keeps its dtypes; torch alone would give it those of the parameters, and round it."""
+    assert_resumes(tmp_path, lambda: (loader(shuffle=True), loader()), Narrowed, precision=precision)
+
+
 class Overflowing(Drawing):
     """Its loss overflows float16's range in epoch 1, so that the scale is another one by the checkpoint."""
 

@@ -256,13 +256,19 @@ def test_a_checkpoint_of_the_sanity_check(tmp_path: Path) -> None:
     assert_same(resumed, whole)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_averaged_weights_in_a_checkpoint_of_a_validation(fails: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fails", "precision"), [(False, "32-true"), (True, "32-true"), (False, "64-true")])
+def test_averaged_weights_in_a_checkpoint_of_a_validation(fails: bool, precision: str, tmp_path: Path) -> None:
     """The weights that are trained and their average are not exchanged, although validation runs with the average."""
 
     def run(ckpt_path: Path | None, *callbacks: Any) -> Any:
         seed_all(1)
-        trainer = quiet(max_epochs=2, callbacks=list(callbacks), val_check_interval=5, enable_checkpointing=None)
+        trainer = quiet(
+            max_epochs=2,
+            callbacks=list(callbacks),
+            val_check_interval=5,
+            enable_checkpointing=None,
+            precision=precision,
+        )
         with pytest.raises(RuntimeError) if callbacks[0].fails else nullcontext():
             trainer.fit(module := Validates(), loader(), loader(10), ckpt_path=ckpt_path)
         return module

@@ -176,5 +176,5 @@ def test_a_tensor_that_the_module_keeps() -> None:
     """torch's error names a mode that the user has not turned on: the note says where, and what to set."""
     with pytest.raises(RuntimeError, match="nference tensor") as raised:
         quiet(max_epochs=1, num_sanity_val_steps=1).fit(Caches(), loader(), loader())
-    assert "Trainer(inference_mode=False)" in raised.value.__notes__[0]
+    assert "Trainer(inference_mode=False)" in raised.value.__notes__[1]
     quiet(max_epochs=1, num_sanity_val_steps=1, inference_mode=False).fit(Caches(), loader(), loader())

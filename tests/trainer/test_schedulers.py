@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch.optim import SGD
-from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import CyclicLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from core import Callback, Module, Trainer
+from core.callbacks import BackboneFinetuning
 from core.errors import ConfigurationError, CoreError
 
 from .regression import Regression, assert_same, loader, quiet
@@ -231,6 +233,36 @@ def test_a_scheduler_of_epochs_is_resumed_after_the_last_batch(is_stream: bool, 
     assert_same(resumed, whole)
 
 
+class Overflowing(Regression):
+    """Its losses are sometimes infinite, so 16-mixed skips the step."""
+
+    def __init__(self, interval: str) -> None:
+        super().__init__()
+        self.interval, self.rates = interval, list[float]()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.loss(batch) * (float("inf") if batch_idx in (1, 2, 6) else 1e-3)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = SGD(self.parameters(), lr=0.5)
+        return [optimizer], [{"scheduler": StepLR(optimizer, 1, 0.5), "interval": self.interval}]
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.rates.append(self.optimizers().param_groups[0]["lr"])
+
+
+def test_a_scheduler_waits_where_its_optimizer_has_skipped_a_step() -> None:
+    """One of steps counts the steps that were taken; one of epochs counts epochs, however the last step was."""
+    module = Overflowing("step")
+    trainer = quiet(max_epochs=1, precision="16-mixed")
+    trainer.fit(module, loader())
+    assert module.rates == [0.25, 0.25, 0.25, 0.125, 0.0625, 0.03125, 0.03125]
+    assert trainer.global_step == 7
+    module = Overflowing("epoch")
+    quiet(max_epochs=2, precision="16-mixed").fit(module, loader())
+    assert module.rates == [0.5] * 6 + [0.25] * 7 + [0.125]
+
+
 class Misnamed(Plateau):
     options: ClassVar[dict[str, Any]] = {"monitor": "eror"}
 
@@ -307,6 +339,56 @@ def test_no_optimizer(caplog: pytest.LogCaptureFixture) -> None:
     assert "nothing is optimized" in caplog.text
     assert trainer.global_step == 7
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+class Unfrozen(Regression):
+    """Its first layer is trained from epoch 1 on."""
+
+    def __init__(self, scheduler: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.backbone, self.scheduler = self.network[0], scheduler
+
+    def configure_optimizers(self) -> Any:
+        optimizer = SGD((each for each in self.parameters() if each.requires_grad), lr=0.1, momentum=0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.scheduler(optimizer), "interval": "step"}}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda optimizer: OneCycleLR(optimizer, 0.2, 100),
+        lambda optimizer: CyclicLR(optimizer, 0.1, 0.2),
+        lambda optimizer: LambdaLR(optimizer, lambda step: 0.9**step),
+    ],
+)
+def test_a_scheduler_that_keeps_a_rate_for_each_group(make: Callable[[Any], Any]) -> None:
+    """Fails in torch once a callback has added a group: an error that names both; others scale each group's rate."""
+    callback = BackboneFinetuning(unfreeze_backbone_at_epoch=1)
+    quiet(max_epochs=1, callbacks=callback).fit(Unfrozen(make), loader())
+    with pytest.raises(
+        ConfigurationError, match=r"(OneCycle|Cyclic|Lambda)LR has no rates for 1 parameter group.*BackboneFinetuning"
+    ) as caught:
+        quiet(max_epochs=2, callbacks=callback).fit(Unfrozen(make), loader())
+    assert isinstance(caught.value.__cause__, KeyError | ValueError)
+    trainer = quiet(max_epochs=2, callbacks=callback)
+    trainer.fit(Unfrozen(lambda optimizer: StepLR(optimizer, 14, 0.5)), loader())
+    assert [round(group["lr"], 6) for group in trainer.optimizers[0].param_groups] == [0.05, 0.005]
+
+
+def test_an_error_of_a_scheduler_is_its_own() -> None:
+    """As long as its optimizer has the groups that it had."""
+    with pytest.raises(KeyError, match="a key of mine"):
+        quiet(max_epochs=1).fit(Unfrozen(lambda optimizer: Broken(optimizer)), loader())
+
+
+class Broken(LambdaLR):
+    def __init__(self, optimizer: Any) -> None:
+        super().__init__(optimizer, lambda step: 1.0)
+
+    def step(self, epoch: int | None = None) -> None:
+        if self.last_epoch >= 0:
+            raise KeyError("a key of mine")
+        super().step(epoch)
 
 
 class Estimates(Regression):

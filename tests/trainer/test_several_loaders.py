@@ -51,6 +51,38 @@ def test_training_on_a_dict(mode: Any, seen: list[int]) -> None:
     assert trainer.global_step == len(seen)
 
 
+@pytest.mark.parametrize("mode", ["max_size_cycle", "max_size", "sequential", None])
+def test_each_order_is_that_of_plain_torch(mode: Any, tmp_path: Path) -> None:
+    """Of a loader with its own generator, in each epoch, also if a limit has no effect, and after a resume."""
+
+    def make() -> DataLoader[Any]:
+        return DataLoader(dataset(24), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(3))
+
+    def fit(**resume: Any) -> list[Any]:
+        seen: list[Any] = []
+
+        class Sees(Drawing):
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                seen.append((batch["one"] if isinstance(batch, dict) else batch)[0])
+                return self.network(seen[-1]).mean()
+
+            def on_train_epoch_end(self) -> None:
+                self.trainer.save_checkpoint(tmp_path / f"{self.current_epoch}")
+
+        loaders = make() if mode is None else CombinedLoader({"one": make(), "other": loader(28)}, mode)
+        quiet(max_epochs=3, limit_train_batches=1.0).fit(Sees(), loaders, **resume)
+        if mode == "sequential":
+            seen = [one for number, one in enumerate(seen) if number % 5 < 3]
+        return seen
+
+    plain = make()
+    expected = [batch[0] for _ in range(3) for batch in plain]
+    whole, resumed = fit(), fit(ckpt_path=tmp_path / "0")
+    assert all(map(torch.equal, whole, expected))
+    assert all(map(torch.equal, resumed, expected[3:]))
+    assert (len(whole), len(resumed)) == (9, 6)
+
+
 def test_training_on_a_list_is_the_loop_by_hand() -> None:
     """Bit for bit."""
     torch.manual_seed(1)

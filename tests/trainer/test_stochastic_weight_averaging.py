@@ -189,6 +189,19 @@ def test_resumed_within_an_epoch(step: int, tmp_path: Path) -> None:
     assert_same(whole, second)
 
 
+def test_a_run_of_two_processes_that_ends_on_one(tmp_path: Path) -> None:
+    """Within an epoch, with no step left: the pass for the statistics leaves the position as it was loaded."""
+    options: dict[str, Any] = {"max_steps": 3, "enable_checkpointing": True}  # of two in an epoch
+    average: dict[str, Any] = {"swa_lrs": 0.01, "swa_epoch_start": 1}
+    keeps = ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    callbacks = [StochasticWeightAveraging(**average), keeps]
+    quiet(callbacks=callbacks, devices=2, strategy="ddp_fork", **options).fit(Normalized(), loader(20))
+    last = quiet(max_steps=3, callbacks=StochasticWeightAveraging(**average))
+    last.fit(module := Normalized(), loader(20), ckpt_path=tmp_path / "step=3.ckpt")
+    assert last.global_step == 3
+    assert all(bool(value.isfinite().all()) for value in module.state_dict().values())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
 from core import DataModule, Tuner, find_batch_size, find_learning_rate, seed_everything
 from core.callbacks import BatchSizeFinder, Callback, LearningRateFinder
+from core.data import CombinedLoader
 from core.errors import ConfigurationError, CoreError
 
 from .regression import Regression, assert_same, dataset, loader, quiet
@@ -91,7 +94,7 @@ def test_a_step_that_skips_its_batch_is_not_counted() -> None:
     assert found.results["loss"] == pytest.approx(by_hand(plain, kept, found.results["lr"]), rel=1e-4)
 
 
-@pytest.mark.parametrize("source", ["loader", "generator", "module", "datamodule"])
+@pytest.mark.parametrize("source", ["loader", "generator", "sampler", "combined", "module", "datamodule"])
 def test_nothing_else_changes(source: str) -> None:
     """A fit with both finders, whose results are not used, ends bit for bit like one without."""
 
@@ -105,6 +108,20 @@ def test_nothing_else_changes(source: str) -> None:
         def train_dataloader(self) -> Any:
             return DataLoader(dataset(), batch_size=self.batch_size, shuffle=True)
 
+    class OwnOrder(Sampler[int]):
+        def __init__(self) -> None:
+            self.random = Random(4)
+
+        def __len__(self) -> int:
+            return len(dataset())
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(self.random.sample(range(len(self)), len(self)))
+
+    class OfParts(Rated):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step(batch["part"], batch_idx)
+
     class KeepsSize(BatchSizeFinder):
         def _search(self, trial: Any, owners: Any) -> int:
             assert super()._search(trial, owners) == 64
@@ -113,8 +130,13 @@ def test_nothing_else_changes(source: str) -> None:
     def run(callbacks: list[Callback]) -> Any:
         seed_everything(3)
         module: Any = OwnLoader() if source == "module" else Rated()
-        generator = torch.Generator().manual_seed(4) if source == "generator" else None
-        given = DataLoader(dataset(), batch_size=8, shuffle=True, generator=generator)
+        if source == "sampler":
+            given: Any = DataLoader(dataset(), batch_size=8, sampler=OwnOrder())
+        else:
+            generator = None if source == "loader" else torch.Generator().manual_seed(4)
+            given = DataLoader(dataset(), batch_size=8, shuffle=True, generator=generator)
+        if source == "combined":
+            module, given = OfParts(), CombinedLoader({"part": given})
         trainer = quiet(max_epochs=2, callbacks=callbacks)
         if source == "module":
             trainer.fit(module)

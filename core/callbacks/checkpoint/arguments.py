@@ -14,12 +14,10 @@ from ...errors import CheckpointError, ConfigurationError, WrongTypeError
 from ...hints.argument_checks import check_count, is_below, is_url
 from ...strategies.base import Strategy
 
-__all__ = ["Decision", "check_choice", "check_interval", "check_link", "checked_state", "make_link"]
-
 
 @attrs.frozen(kw_only=True)
 class Decision:
-    """What process 0 has decided to do at one point of the run."""
+    """The decision of process 0 at one point of the run."""
 
     state: dict[str, Any] | None = None
     """The new state of the callback; ``None`` if it stays as it is, since the metric is not there yet."""
@@ -30,7 +28,7 @@ class Decision:
     link: tuple[str, str] | None = None
     """In place of writing the last one: the link, and the checkpoint that it points to."""
     remove: tuple[str, ...] = ()
-    """What is removed when everything else is done."""
+    """The checkpoints to remove, after everything else."""
 
 
 def check_choice(save_last: Any, save_top_k: Any, monitor: Any, mode: Any) -> None:

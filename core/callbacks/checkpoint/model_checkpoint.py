@@ -26,8 +26,6 @@ from .paths import DEFAULT, OLDER, candidates, check_filename, fields_of, format
 if TYPE_CHECKING:
     from ...trainer.trainer import Trainer
 
-__all__ = ["ModelCheckpoint"]
-
 logger = logging.getLogger(__name__)
 
 STATE = (
@@ -165,7 +163,7 @@ class ModelCheckpoint(Checkpoint):
         self._written: set[str] = set()
         """The checkpoints of this run; some may not be committed yet."""
         self._todo: Decision | None = None
-        """What has been decided at this point of the run, and not been done yet."""
+        """The decision at this point of the run that is still to be carried out."""
         self._decided: dict[str, Any] | None = None
         """The state after the newest decision, which the attributes take when its checkpoint is committed."""
         self._step_committed = 0
@@ -475,7 +473,7 @@ class ModelCheckpoint(Checkpoint):
             return
         self.best_model_path = state_dict["best_model_path"]
         logger.info(
-            "%s: the resumed run has its checkpoints in %s, and this one in %s: it does not remove those of the other",
+            "%s: the resumed run has its checkpoints in %s. This run saves in %s, and does not remove the others",
             type(self).__name__,
             state_dict["dirpath"],
             self._folder,

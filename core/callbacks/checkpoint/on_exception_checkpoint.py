@@ -15,8 +15,6 @@ from ..trainer_queries import is_training
 if TYPE_CHECKING:
     from ...trainer.trainer import Trainer
 
-__all__ = ["OnExceptionCheckpoint"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -25,20 +25,6 @@ from ..agreement import decide_in_process_zero
 if TYPE_CHECKING:
     from ...trainer.trainer import Trainer
 
-__all__ = [
-    "DEFAULT",
-    "OLDER",
-    "candidates",
-    "check_filename",
-    "claim_run_folder",
-    "fields_of",
-    "format_name",
-    "newest_checkpoint",
-    "run_folder",
-    "run_folders",
-    "scores_as_yaml",
-]
-
 logger = get_logger(__name__)
 
 FOLDER = "checkpoints"
@@ -172,7 +158,7 @@ def format_name(filename: str, metrics: Mapping[str, Any], insert_names: bool, e
 
 
 def candidates(trainer: Trainer) -> tuple[dict[str, Any], set[str]]:
-    """What a checkpoint can be chosen and named by; and the names of what was measured before the newest step.
+    """The metrics that can choose or name a checkpoint; and the names of those measured before the newest step.
 
     The latter says nothing about these weights, so it is NaN.
     """

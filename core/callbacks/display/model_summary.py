@@ -22,8 +22,6 @@ from ..base import Callback
 if TYPE_CHECKING:
     from ...trainer.trainer import Trainer
 
-__all__ = ["Layer", "ModelSummary", "Summary", "number_of", "start_line", "summarize"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -19,25 +19,12 @@ from ..base import Callback
 if TYPE_CHECKING:
     from ...trainer.trainer import Trainer
 
-__all__ = [
-    "Bar",
-    "Display",
-    "LINE_SECONDS",
-    "Lines",
-    "Memory",
-    "ProgressBar",
-    "ProgressLines",
-    "TQDMProgressBar",
-    "Written",
-    "drawn",
-    "draws_bars",
-]
-
 LINE_SECONDS = 60.0
 """The time between two lines where no bar can be drawn."""
 
 MEMORY_SECONDS = 1.0
 """The time between two looks at the memory."""
+_TITLES = {"sanity_check": "sanity check", "validate": "validation", "test": "test", "predict": "prediction"}
 
 
 def draws_bars() -> bool:
@@ -224,8 +211,10 @@ class ProgressBar(Callback):
     # -- training ------------------------------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Close the bar of an earlier run."""
+        """Close the bar of an earlier run, or leave the last one on the screen."""
         self._close()
+
+    on_train_end = on_fit_start
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Open the bar of an epoch that is resumed, which has no start."""
@@ -248,10 +237,6 @@ class ProgressBar(Callback):
             if self.leave:
                 self._close()
 
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Leave the last bar on the screen."""
-        self._close()
-
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Close the bars before the error is printed."""
         self._close()
@@ -260,48 +245,31 @@ class ProgressBar(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Open a bar."""
-        if trainer.sanity_checking:
-            self._begin(trainer, "sanity check", trainer.num_sanity_val_batches)
-        else:
-            self._begin(trainer, "validation", trainer.num_val_batches)
+        stage = str(trainer.run.stage)
+        if trainer.is_global_zero:
+            total = _total(trainer.run.batch_counts.get(stage, ()))
+            self._evaluation = self._display(_TITLES[stage], total, leave=not _is_within_fit(trainer))
+
+    on_test_start = on_predict_start = on_validation_start
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Count the batch; refresh the bar if it is time."""
-        self._count(trainer, pl_module)
+        if self._evaluation is not None and self._evaluation.count():
+            self._evaluation.show({} if _is_within_fit(trainer) else self._values(trainer, pl_module))
+
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Show the values."""
-        self._end(trainer, pl_module)
+        """Show the values, and leave the bar on the screen."""
+        if self._evaluation is not None:
+            if not _is_within_fit(trainer):  # otherwise its values are shown with those of training
+                self._evaluation.show(self._values(trainer, pl_module))
+            self._evaluation.close()
+            self._evaluation = None
 
-    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Open a bar."""
-        self._begin(trainer, "test", trainer.num_test_batches)
-
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Count the batch; refresh the bar if it is time."""
-        self._count(trainer, pl_module)
-
-    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Show the values."""
-        self._end(trainer, pl_module)
-
-    def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Open a bar."""
-        self._begin(trainer, "prediction", trainer.num_predict_batches)
-
-    def on_predict_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Count the batch; refresh the bar if it is time."""
-        self._count(trainer, pl_module)
-
-    def on_predict_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Leave the bar on the screen."""
-        self._end(trainer, pl_module)
+    on_test_end = on_predict_end = on_validation_end
 
     # -- bars ----------------------------------------------------------------------------------------------------
 
@@ -321,21 +289,6 @@ class ProgressBar(Callback):
             self._training = self._display(title, total, initial)
         else:
             self._training.restart(title, total)
-
-    def _begin(self, trainer: Trainer, title: str, batches: Sequence[float]) -> None:
-        if trainer.is_global_zero:
-            self._evaluation = self._display(title, _total(batches), leave=not _is_within_fit(trainer))
-
-    def _count(self, trainer: Trainer, pl_module: Any) -> None:
-        if self._evaluation is not None and self._evaluation.count():
-            self._evaluation.show({} if _is_within_fit(trainer) else self._values(trainer, pl_module))
-
-    def _end(self, trainer: Trainer, pl_module: Any) -> None:
-        if self._evaluation is not None:
-            if not _is_within_fit(trainer):  # otherwise its values are shown with those of training
-                self._evaluation.show(self._values(trainer, pl_module))
-            self._evaluation.close()
-            self._evaluation = None
 
     def _close(self) -> None:
         for display in (self._evaluation, self._training):

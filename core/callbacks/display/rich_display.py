@@ -14,8 +14,6 @@ from ...hints.remedies import package
 from .model_summary import ModelSummary, Summary
 from .progress_bar import Display, ProgressBar, Written, draws_bars
 
-__all__ = ["RichModelSummary", "RichProgressBar", "RichProgressBarTheme", "check_rich", "has_rich", "make_console"]
-
 
 def has_rich() -> bool:
     """Whether rich is installed."""
@@ -98,7 +96,7 @@ class RichProgressBarTheme:
 
 
 class RichProgressBar(ProgressBar):
-    """A :class:`ProgressBar` that rich draws; where the standard error stream is no terminal, lines as there.
+    """A :class:`ProgressBar` drawn by rich. If standard error is not a terminal, it prints lines, as ProgressBar does.
 
     Args:
         refresh_rate: The number of batches between two refreshes; 0 shows nothing. Each refresh waits for the device.

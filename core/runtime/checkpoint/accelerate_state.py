@@ -21,10 +21,8 @@ from .process_state import load_errors
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["is_accelerates", "load_accelerate_state"]
-
 RANDOM_STATES = "random_states_"
-"""What the name of the file begins with that each process writes; its rank and ``.pkl`` follow."""
+"""The prefix of the file that each process writes; its rank and ``.pkl`` follow."""
 PARTS = {"model": "model", "optimizer": "optimizer", "scheduler": "scheduler", "object": "custom_checkpoint"}
 """The names of files, by kind of object."""
 

@@ -6,13 +6,14 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import attrs
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from ...checkpoints.commit import write_errors
 from ...checkpoints.manifest import Manifest
@@ -21,22 +22,10 @@ from ...checkpoints.torch_io import write_shard
 from ...data import PreparedLoader
 from ...errors import CheckpointError, quoted
 from ...plan import Plan
+from ...precisions.base import state_dtypes_kept
 from ...random import MAX_SEED, get_rng_state, seed_everything, set_rng_state
 from ...strategies.base import Strategy
 from ...strategies.partial_save import Meeting
-
-__all__ = [
-    "ABSENT",
-    "PATIENCE",
-    "ProcessStates",
-    "load_errors",
-    "load_open_state",
-    "open_state",
-    "read_gradients",
-    "restore",
-    "run_facts",
-    "write_gradients",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +63,22 @@ def restore(
     return {name: part for name, part in checkpoint.items() if name not in loads}
 
 
+def load_optimizer(
+    strategy: Strategy, optimizer: Optimizer, state: dict[str, Any], plan: Plan, facts: Mapping[str, Any]
+) -> None:
+    """Load ``state`` into ``optimizer``: in the dtypes that it was saved in, unless the precision is another by now.
+
+    Args:
+        strategy: The strategy.
+        optimizer: The user's own, as the strategy set it up.
+        state: What the strategy's ``optimizer_state`` gave.
+        plan: Of this run.
+        facts: Of the run that saved it, or empty; see :func:`run_facts`.
+    """
+    with state_dtypes_kept(optimizer) if facts.get("precision") == plan.precision.name else nullcontext():
+        strategy.load_optimizer_state(optimizer, state)
+
+
 @contextmanager
 def load_errors(name: str, path: str | os.PathLike[str]) -> Iterator[None]:
     """A context that turns the errors of a ``load_state_dict`` into a CheckpointError with part and checkpoint."""
@@ -88,7 +93,7 @@ def load_errors(name: str, path: str | os.PathLike[str]) -> Iterator[None]:
 
 ABSENT = (
     "%s: not called by rank(s) %s: the states of their random number generators are not in the checkpoint, and a "
-    "resumed run seeds them from those of rank 0. Models, optimizers, schedulers and the position in the data are "
+    "resumed run seeds them from the states of rank 0. Models, optimizers, schedulers and the position in the data are "
     "exact. To resume bit for bit, call it in every process"
 )
 
@@ -98,11 +103,21 @@ AT_END = (
     "loader.set_epoch(epoch) or skip_first_batches before the loop: then that pass is left out"
 )
 
-PATIENCE = 5.0
-"""Seconds that process 0 waits for the states of the other processes, which it can do without."""
-
 Prepared = tuple[nn.Module, nn.Module]
 """The user's own module, and the same as the strategy set it up."""
+
+
+def own_state(
+    strategy: Strategy, loaders: Sequence[PreparedLoader], is_open: bool = False, /, **more: Any
+) -> dict[str, Any]:
+    """The state of this process; see :meth:`ProcessStates.gather`."""
+    return {
+        "rng": get_rng_state(strategy.accelerator, strategy.root_device),
+        "precision": strategy.precision.state_dict(),
+        "loaders": [loader.state_dict() for loader in loaders],
+        "is_accumulating": is_open,
+        **more,
+    }
 
 
 @attrs.frozen
@@ -136,13 +151,7 @@ class ProcessStates:
                 logger.warning(
                     "%s: their accumulated gradients are missing too. Save after an optimizer step", meeting.name
                 )
-        own = {
-            "rng": get_rng_state(strategy.accelerator, strategy.root_device),
-            "loaders": [loader.state_dict() for loader in loaders],
-            "is_accumulating": is_open,
-            **more,
-        }
-        return cls(strategy, meeting.gather(own))
+        return cls(strategy, meeting.gather(own_state(strategy, loaders, is_open, **more)))
 
     @classmethod
     def read(cls, saved: list[dict[str, Any] | None], strategy: Strategy, path: Any, reshard: bool) -> ProcessStates:
@@ -195,6 +204,11 @@ class ProcessStates:
             if not knows_epoch and loader.is_at_end and self.strategy.is_global_zero:
                 logger.warning(AT_END, path, loader.epoch, loader.epoch + 1)
 
+    def restore_precision(self, path: Any) -> None:
+        """Restore the loss scale, which is this process's own where processes train on their own."""
+        with load_errors("precision", path):
+            self.strategy.precision.load_state_dict((self.own or self.first)["precision"])
+
     def restore_generators(self) -> None:
         """Restore this process's random number generators, at the last moment before they are drawn from again.
 
@@ -208,7 +222,7 @@ class ProcessStates:
         seed_everything(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") % MAX_SEED)
         logger.warning(
             "rank %s: the states of its random number generators are not in the checkpoint; they were seeded from "
-            "those of rank 0",
+            "the states of rank 0",
             strategy.global_rank,
         )
 

@@ -11,22 +11,11 @@ import attrs
 
 from ...checkpoints import is_committed, remove_committed, store_of
 from ...errors import CheckpointError, ConfigurationError, WrongTypeError
-from ...hints.argument_checks import check_path, instead_of_class, suggest_arguments_of
-
-__all__ = ["ProjectConfiguration", "next_checkpoint", "read_project", "remove_old_checkpoints"]
+from ...hints.argument_checks import check_count, check_path, instead_of_class, suggest_arguments_of
 
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"\.?checkpoint_(\d+)(\.core-old)?")
-
-
-def _check_limit(instance: object, attribute: attrs.Attribute[Any], value: int | None) -> None:
-    del instance
-    least = 1 if attribute.name == "total_limit" else 0
-    if value is None and attribute.name == "total_limit":
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(f"{attribute.name}={value!r}: must be an integer ≥ {least}.")
 
 
 @suggest_arguments_of
@@ -44,14 +33,16 @@ class ProjectConfiguration:
     """Where trackers write files; ``project_dir`` unless given."""
     automatic_checkpoint_naming: bool = False
     """Whether ``save_state()`` without a path writes ``checkpoints/checkpoint_0``, ``checkpoint_1``, …"""
-    total_limit: int | None = attrs.field(default=None, validator=_check_limit)
+    total_limit: int | None = None
     """How many automatically named checkpoints are kept; an older one goes after the newer one is committed."""
-    iteration: int = attrs.field(default=0, validator=_check_limit)
+    iteration: int = 0
     """The least number of the next checkpoint. A number that is in use is never used again."""
     save_on_each_node: bool = False
     """Whether the first process of each machine writes, for machines that share no file system."""
 
     def __attrs_post_init__(self) -> None:
+        check_count("total_limit", self.total_limit, 1, optional=True)
+        check_count("iteration", self.iteration, 0)
         self.set_directories(self.project_dir)
 
     def set_directories(self, project_dir: str | os.PathLike[str] | None = None) -> None:

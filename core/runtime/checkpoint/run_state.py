@@ -32,6 +32,7 @@ from ...errors import CheckpointError, ConfigurationError, WrongTypeError
 from ...hints.argument_checks import check_path, is_url
 from ...strategies.own_buffers import load_own_buffers, own_buffers
 from ...strategies.partial_save import Meeting
+from ...strategies.time_limits import STATES_SECONDS
 from ..accumulation import OptimizerGate, Window
 from ..checks import check_hook
 from ..lifecycle import Life
@@ -39,11 +40,9 @@ from ..prepare.prepared import PreparedObjects
 from ..prepare.wrappers import AccumulatingOptimizer, own_module, strategy_module
 from ..process_control import Agreement
 from .accelerate_state import is_accelerates, load_accelerate_state
-from .process_state import ABSENT, PATIENCE, ProcessStates, load_errors, read_gradients, run_facts, write_gradients
+from .process_state import ABSENT, ProcessStates, load_errors, read_gradients, run_facts, write_gradients
 from .project import ProjectConfiguration, next_checkpoint, remove_old_checkpoints
 from .saving import Checkpointing
-
-__all__ = ["StateSaving"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ LoadHook = Callable[[list[nn.Module], str], object]
 
 
 class StateSaving:
-    """What saves and loads the state of the whole run.
+    """Saves and loads the state of the whole run.
 
     Args:
         life: Of the run.
@@ -137,7 +136,7 @@ class StateSaving:
             )
         check_path("save_state: output_dir", output_dir)
         strategy, project = self._life.live(), self.project
-        meeting = Meeting(strategy, "save_state", patience=PATIENCE)
+        meeting = Meeting(strategy, "save_state", patience=STATES_SECONDS)
         if meeting.is_late:
             logger.warning(ABSENT, "save_state", f"{strategy.global_rank} (too late)")
             return os.fspath(output_dir or project.checkpoints or "")
@@ -153,7 +152,7 @@ class StateSaving:
                 f"save_on_each_node=True, output_dir={path!r}: all machines would write to one URL. Set it to False."
             )
         is_writer = strategy.global_rank == writer
-        is_open = self._window.is_open
+        keeps_gradients = any(meeting.gather(self._window.has_unused))
         window, gates = self._window.state_dict(), [gate.state_dict() for gate in self._gates()]
         loaders = self._prepared.of("loaders")
         buffers = [own_buffers(strategy, model) for model, _ in self._models()]
@@ -163,10 +162,10 @@ class StateSaving:
             staged = Path(folders[writer] or "")
             weights = self._run_save_hooks(meeting, staged)
             # After the hooks: they may draw random numbers, such as one that makes a model to write it.
-            states = ProcessStates.gather(meeting, strategy, loaders, is_open, **more)
-            if is_open or meeting.needs_all:
+            states = ProcessStates.gather(meeting, strategy, loaders, keeps_gradients, **more)
+            if keeps_gradients or meeting.needs_all:
                 meeting.run(lambda: check_shared(staged))
-            if is_open:
+            if keeps_gradients:
                 meeting.run(lambda: write_gradients(self._models(), staged, strategy))
             if project.save_on_each_node:
                 content = self._content(weights, states)
@@ -208,7 +207,6 @@ class StateSaving:
         return {
             **content,
             "core": run_facts(self._life.plan),
-            "precision": self._life.strategy.precision.state_dict(),
             "counts": {**{name: len(found) for name, found in parts.items()}, "loader": len(states.first["loaders"])},
             "processes": states.by_rank,
         }
@@ -277,9 +275,8 @@ class StateSaving:
         for name in ("model", "optimizer", "scheduler", "object"):
             for number, obj in enumerate(objects[name]):
                 with load_errors(f"{name} {number}", path):
-                    self._load(obj, checkpoint[f"{name} {number}"], strict)
-        with load_errors("precision", path):
-            strategy.precision.load_state_dict(checkpoint["precision"])
+                    self._load(obj, checkpoint[f"{name} {number}"], strict, checkpoint["core"])
+        states.restore_precision(path)
         own = states.own or states.first
         for (model, _), buffers in zip(self._models(), own["buffers"], strict=True):
             load_own_buffers(model, buffers)
@@ -301,7 +298,7 @@ class StateSaving:
             "scheduler": self._prepared.of("schedulers"),
             "object": self._registered,
         }
-        load = partial(self._load, strict=strict)
+        load = partial(self._load, strict=strict, facts={})
         load_accelerate_state(directory, self._life.strategy, objects, load, self._window.num_steps)
 
     def _models_after_hooks(self, directory: Path) -> list[nn.Module]:
@@ -347,15 +344,14 @@ class StateSaving:
             (own_module(model, self._life.strategy), strategy_module(model)) for model in self._prepared.of("models")
         ]
 
-    def _load(self, obj: Any, state: Any, strict: bool) -> None:
+    def _load(self, obj: Any, state: Any, strict: bool, facts: Mapping[str, Any]) -> None:
+        load = self._checkpointing.load_of("state", obj, facts)
         if strict or not isinstance(obj, nn.Module):
-            self._checkpointing.load_of("state", obj)(state)
+            load(state)
             return
         own = own_module(obj, self._life.strategy)
         known = own.state_dict()
-        self._checkpointing.load_of("state", obj)(
-            {**known, **{name: value for name, value in state.items() if name in known}}
-        )
+        load({**known, **{name: value for name, value in state.items() if name in known}})
 
 
 def _found(project: ProjectConfiguration) -> str:
@@ -389,6 +385,6 @@ def _number(path: str) -> int:
 
 
 def _has_epoch(registered: Any) -> bool:
-    """Whether the state of a registered object says in which epoch the script is; that of a scheduler does not."""
+    """Whether the state of a registered object tells the epoch of the script; a scheduler's does not."""
     state = registered.state_dict()
     return isinstance(state, Mapping) and any("epoch" in str(name) and name != "last_epoch" for name in state)

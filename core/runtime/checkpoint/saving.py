@@ -26,10 +26,8 @@ from ...strategies.partial_save import Meeting
 from ...strategies.wrapping import unwrap_optimizer
 from ..lifecycle import Life
 from ..prepare.wrappers import PreparedOptimizer, own_module
-from .process_state import restore, run_facts
+from .process_state import load_optimizer, restore, run_facts
 from .project import ProjectConfiguration
-
-__all__ = ["Checkpointing", "parse_size", "save_in_parts", "save_tensors"]
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -148,7 +146,7 @@ FILE_SUFFIXES = (".bin", ".pkl", ".pt", ".pth", ".safetensors")
 
 
 class Checkpointing:
-    """What writes and reads the parts of a loop that it is given.
+    """Writes and reads checkpoints of the parts that a loop passes.
 
     Args:
         life: Of the run.
@@ -209,14 +207,14 @@ class Checkpointing:
                 f"state: must be a mapping of names to objects, not an object of type {type(state).__name__}. Give it "
                 "the name that it was saved under, such as {'model': model}."
             )
-        loads = {name: self.load_of(f"state[{name!r}]", value) for name, value in (state or {}).items()}
         strategy = self._life.live()
         checkpoint = load_any(lambda: strategy.load_checkpoint(path), path)
         if is_foreign(checkpoint):
             for name, obj in (state or {}).items():
                 if isinstance(obj, nn.Module) and isinstance(checkpoint.get(name), dict):
                     checkpoint[name] = weights_for(own_module(obj, strategy), checkpoint[name])
-        checkpoint.pop("core", None)
+        facts = checkpoint.pop("core", {})
+        loads = {name: self.load_of(f"state[{name!r}]", value, facts) for name, value in (state or {}).items()}
         return restore(checkpoint, loads, path)
 
     def state_of(self, value: Any) -> Any:
@@ -227,12 +225,13 @@ class Checkpointing:
             return self._life.live().optimizer_state(_own_optimizer(value))
         return value.state_dict() if hasattr(value, "state_dict") else value
 
-    def load_of(self, name: str, value: Any) -> Callable[[Any], Any]:
+    def load_of(self, name: str, value: Any, facts: Mapping[str, Any]) -> Callable[[Any], Any]:
         """The function that loads into ``value`` what a checkpoint holds of it.
 
         Args:
             name: What it is called in messages.
             value: The object.
+            facts: Of the run that saved the checkpoint, or empty.
 
         Raises:
             WrongTypeError: It has no ``load_state_dict``.
@@ -240,7 +239,8 @@ class Checkpointing:
         if isinstance(value, nn.Module):
             return partial(self._life.live().load_module_state, own_module(value, self._life.strategy))
         if isinstance(value, Optimizer):
-            return partial(self._life.live().load_optimizer_state, _own_optimizer(value))
+            optimizer = _own_optimizer(value)
+            return lambda saved: load_optimizer(self._life.live(), optimizer, saved, self._life.plan, facts)
         load: Callable[[Any], Any] | None = getattr(value, "load_state_dict", None)
         if not callable(load):
             raise WrongTypeError(

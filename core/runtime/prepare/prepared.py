@@ -13,8 +13,6 @@ from ...data import PreparedLoader
 from ...errors import ConfigurationError, quoted
 from ..checks import check_kind
 
-__all__ = ["PreparedObjects", "TakenModules"]
-
 LOOKS = 8
 """So many backward passes look for gradients of a module whose prepared form was not called: losses may take turns."""
 
@@ -33,7 +31,7 @@ class TakenModules:
         """The prepared modules that reduce gradients, each with the number of backward passes that still look at it."""
 
     def add(self, prepared: nn.Module, own: nn.Module, reduces: bool) -> None:
-        """Note that ``own`` was prepared, and whether the forward pass of ``prepared`` has gradients reduced."""
+        """Note that ``own`` was prepared; ``reduces``: the forward pass of ``prepared`` sets up gradient reduction."""
         self._new.append((ref(prepared), ref(own)))
         if reduces:
             self._uncalled.append((ref(prepared), LOOKS))
@@ -101,13 +99,13 @@ class _Optimizers(WeakKeyDictionary[Optimizer, None]):
 
 
 class PreparedObjects:
-    """What was prepared, by kind and in order, as long as something else refers to it."""
+    """The prepared objects, by kind and in order, as long as something else refers to them."""
 
     def __init__(self) -> None:
         self.optimizers = _Optimizers()
         """What steps: the prepared optimizers without their wrappers, in the same order in every process."""
         self.live: WeakSet[Any] = WeakSet()
-        """What the run has made of modules, optimizers and schedulers, until it ends; it is not forgotten before."""
+        """The prepared modules, optimizers and schedulers, kept until the run ends."""
         self.clear()
 
     def add(self, objects: Iterable[Any]) -> None:
@@ -139,7 +137,7 @@ class PreparedObjects:
         self._known: dict[Kind, list[ref[Any]]] = {"models": [], "optimizers": [], "schedulers": [], "loaders": []}
         self._checked: WeakSet[nn.Module] = WeakSet()
         self._parameters: WeakKeyDictionary[nn.Module, frozenset[str | int]] = WeakKeyDictionary()
-        """Of each model, those that it had when it was prepared: their names and ids. Either may change since."""
+        """The parameters of each model when it was prepared: names and ids. Either may change later."""
 
     def check_parameters(self, optimizer: Optimizer) -> None:
         """Reject an optimizer of parameters that a model got after it was prepared: nothing reduces their gradients.

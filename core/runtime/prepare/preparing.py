@@ -36,8 +36,6 @@ from .wrappers import (
     warn_of_long_schedule,
 )
 
-__all__ = ["Preparing", "synchronize_generators"]
-
 logger = get_logger(__name__)
 
 _KEEPING = {torch.bfloat16: "bf16-true", torch.float16: "16-true", torch.float64: "64-true"}
@@ -45,7 +43,7 @@ _KEEPING = {torch.bfloat16: "bf16-true", torch.float16: "16-true", torch.float64
 
 
 class Preparing:
-    """What prepares the user's objects.
+    """Prepares the user's objects.
 
     Args:
         life: Of the run.
@@ -107,7 +105,8 @@ class Preparing:
         if owned:
             for module in self._prepared.of("models"):
                 owned += module.parameters()
-            check_holds(owned, [obj for obj in objects if isinstance(obj, Optimizer)], "prepare")
+            optimizers = [obj for obj in objects if isinstance(obj, Optimizer)]
+            check_holds(owned, optimizers, "prepare", self._life.strategy.world_size)
         prepared: list[Any] = list(objects)
         for position, obj in enumerate(objects):
             if isinstance(obj, nn.Module):
@@ -144,7 +143,6 @@ class Preparing:
 
     def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> Optimizer:
         """See :meth:`core.Runtime.prepare_optimizer`."""
-        del device_placement
         check_kind("prepare_optimizer: optimizer", optimizer, Optimizer, "Pass an optimizer of torch.")
         self._life.live()
         prepared = self._prepare_optimizer(optimizer)

@@ -17,26 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ...hints.remedies import remedies
 from ...precisions.base import Precision
 from ...strategies.base import Strategy
 from ...strategies.wrapping import OptimizerWrapper, joined_class, unwrap_optimizer
 from ...utilities.torch_private import count_scheduler_call, uncompiled
 from ..accumulation import OptimizerGate
 from ..gradient_state import GradientState
-
-__all__ = [
-    "AccumulatingOptimizer",
-    "PreparedModule",
-    "PreparedOptimizer",
-    "PreparedScheduler",
-    "called_of",
-    "is_peft_model",
-    "needs_forward_context",
-    "own_module",
-    "schedule_length",
-    "strategy_module",
-    "warn_of_long_schedule",
-]
 
 _OWN = ("forward", "_core_wrapped", "_core_inner", "_core_precision", "_core_called")
 
@@ -85,7 +72,7 @@ class Called:
             self._is_forced = before
 
     def spend(self) -> bool:
-        """Note a backward pass of any loss; returns whether it has to be told to reduce gradients of this module.
+        """Note a backward pass; return whether it must be made to reduce the gradients of this module.
 
         By itself it reduces them if a forward pass came since the last one. Another loss of the same forward pass, or
         of an earlier one, comes without.
@@ -119,6 +106,17 @@ class PreparedModule(nn.Module):
 
         def __getattr__(self, name: str) -> Any:
             """The user's attributes have any type."""
+
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            """As the user's class does it; an error names what to write for what only a wrapper has."""
+            try:
+                return super().__getattr__(name)
+            except AttributeError as error:
+                if instead := remedies("attributes", ["PreparedModule"]).get(name):
+                    raise AttributeError(f"{error}. {instead}", obj=self) from None
+                raise
 
     def __init_subclass__(cls) -> None:
         """Not passed on: the user's class, which may register its subclasses, comes next."""
@@ -157,7 +155,6 @@ class PreparedModule(nn.Module):
         return duplicate
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        del protocol
         return PreparedModule, _parts(self)
 
 
@@ -224,7 +221,7 @@ def extract_model_from_parallel(model: nn.Module) -> nn.Module:
 
 
 def called_of(model: nn.Module) -> Called:
-    """What is known of the calls of a prepared module, which :func:`torch.compile` may have wrapped."""
+    """The record of calls of a prepared module, which :func:`torch.compile` may have wrapped."""
     model = _without_compilation(model)
     return model._core_called if isinstance(model, PreparedModule) else Called()
 
@@ -329,7 +326,6 @@ class PreparedScheduler(LRScheduler):
         """Nothing: the user's scheduler was initialized."""
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        del protocol
         return PreparedScheduler, self._core_call
 
 
@@ -338,8 +334,19 @@ def _step(scheduler: Any, state: GradientState, strategy: Strategy, *args: Any, 
         if state.adjust_scheduler:
             count_scheduler_call(scheduler)
         return
-    for _ in range(strategy.steps_taken(unwrap_optimizer(scheduler.optimizer))):
+    for _ in range(steps_due(scheduler, strategy)):
         scheduler.step(*args, **kwargs)
+
+
+def steps_due(scheduler: Any, strategy: Strategy) -> int:
+    """How often ``scheduler`` is to step after the last call of its optimizer's step: 0 if that was skipped.
+
+    Once in any case where each process steps alone: by what each has skipped, their learning rates would differ.
+    """
+    optimizer = getattr(scheduler, "optimizer", None)
+    if optimizer is None or not (strategy.keeps_replicas_equal or strategy.counts_steps):
+        return 1
+    return strategy.steps_taken(unwrap_optimizer(optimizer))
 
 
 def schedule_length(scheduler: Any) -> tuple[str, int] | None:

@@ -6,12 +6,12 @@ import math
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from multiprocessing.process import BaseProcess
+from subprocess import Popen
+from typing import TypeVar
 
 from ...errors import LaunchError
 from ..time_limits import wait_until
-
-__all__ = ["Launcher"]
 
 
 class Launcher(ABC):
@@ -45,13 +45,7 @@ class Launcher(ABC):
         return int(environ.get("RANK", local_rank)), environ
 
 
-class _Endable(Protocol):
-    def terminate(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-
-ProcessT = TypeVar("ProcessT", bound=_Endable)
+ProcessT = TypeVar("ProcessT", BaseProcess, Popen[bytes])
 
 
 def end_processes(processes: Iterable[ProcessT], is_alive: Callable[[ProcessT], bool], grace: float) -> None:

@@ -29,28 +29,6 @@ import torch
 
 from ... import errors
 
-__all__ = [
-    "CAUSE",
-    "attach_cause",
-    "cause_of",
-    "causes_in",
-    "end_with",
-    "first_line",
-    "format_error",
-    "format_place",
-    "innermost",
-    "is_interactive",
-    "is_plain",
-    "is_told",
-    "leave",
-    "print_error",
-    "ranked",
-    "show_traceback",
-    "summary",
-    "tell_also",
-    "tell_only",
-]
-
 CAUSE = "CORE_CAUSE"
 """The environment variable with the path to which a process writes its cause, for the one that has started it."""
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -160,7 +138,7 @@ def _short(file: str) -> str:
 
 
 class _Shown(StackSummary):
-    """A stack of which the frames of torch-hal, torch and Python are left out, except the last ones."""
+    """A stack without the frames of torch-hal, torch and Python, except the last ones."""
 
     innermost: int
 
@@ -216,7 +194,7 @@ def ranked(text: str, rank: int) -> str:
 
 
 def is_plain(hook: object) -> bool:
-    """Whether an exception hook is Python's own: another's shows the traceback in its own way."""
+    """Whether an exception hook is Python's own. Another hook may show tracebacks in its own way."""
     while (below := getattr(hook, "below", None)) is not None:
         hook = below
     return hook is sys.__excepthook__
@@ -269,7 +247,7 @@ def tell_only(tell: Callable[[str], object]) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once, without the interpreter's exit functions, of which one would write the cause."""
+    """End this process at once, without the interpreter's exit functions: one of them would write the cause."""
     for write in _writers:
         write()
     sys.stdout.flush()  # os._exit does not

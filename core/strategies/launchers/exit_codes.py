@@ -15,24 +15,6 @@ import torch.distributed as dist
 from ...errors import LaunchError
 from .cause import end_with, format_place, innermost, is_interactive, print_error
 
-__all__ = [
-    "EndedBySignal",
-    "agreed_exit_code",
-    "ended_by_failure",
-    "exit_code_of",
-    "exit_place",
-    "exit_status",
-    "explain",
-    "explanation",
-    "failed_at",
-    "failing_exit",
-    "is_lost_peer",
-    "note_exits",
-    "note_failure",
-    "print_interrupted",
-    "show_launch_errors",
-]
-
 _LOST = re.compile(r"gloo/|[Cc]onnection (closed|reset|refused)|[Bb]roken pipe|[Ss]ocket")
 
 
@@ -86,7 +68,7 @@ def note_exits() -> None:
 
 
 def failing_exit() -> Any:
-    """What ``sys.exit`` was called with; ``None`` if it was not, or with 0."""
+    """The argument of ``sys.exit``; ``None`` if it was not called, or called with 0."""
     return None if _Exit.status == 0 else _Exit.status
 
 

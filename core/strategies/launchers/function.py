@@ -32,8 +32,6 @@ from .exit_codes import EndedBySignal, exit_code_of, failed_at, is_lost_peer, sh
 from .interrupts import forwarding, interrupts_blocked, unblock_interrupts, watch_parent
 from .pickling import unpicklable_path
 
-__all__ = ["FunctionLauncher", "run_in_worker"]
-
 T = TypeVar("T")
 
 _Task = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -204,7 +202,7 @@ class FunctionLauncher(Launcher):
 
 
 class _Report(NamedTuple):
-    """What a worker sends when its call has ended."""
+    """The report that a worker sends when its call has ended."""
 
     result: bytes | None = None
     failed_at: float = 0.0

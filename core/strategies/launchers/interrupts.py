@@ -1,4 +1,4 @@
-"""What ends started processes from outside: Ctrl-C and other signals, and the end of the process that started them.
+"""Interrupts of started processes: Ctrl-C and other signals, and the end of the process that started them.
 
 While they import the script, Ctrl-C ends them silently, and the process that started them says so: Python would show
 the traceback of an import in each. So they start with SIGINT blocked, and core unblocks it when the script has imported
@@ -25,23 +25,11 @@ from ..time_limits import ORPHAN_SECONDS, PARENT_POLL_SECONDS, SAME_SIGNAL_SECON
 from .cause import print_error
 from .exit_codes import exit_status
 
-__all__ = [
-    "IMPORTING",
-    "LIFELINE",
-    "attach_lifeline",
-    "blocks_interrupts",
-    "end_with_launcher",
-    "forwarding",
-    "interrupts_blocked",
-    "unblock_interrupts",
-    "watch_parent",
-]
-
 logger = logging.getLogger(__name__)
 
 
 IMPORTING = {signal.SIGINT, *([signal.SIGRTMAX] if hasattr(signal, "SIGRTMAX") else [])}
-"""What a process blocks while it imports the script; ``core/run/parent_death.py`` has the same."""
+"""The signals that a process blocks while it imports the script, the same as in ``core/run/parent_death.py``."""
 
 
 @contextmanager

@@ -14,8 +14,6 @@ import torch
 
 from ...utilities.torch_private import MODULE_CONTENT
 
-__all__ = ["unpicklable_path"]
-
 _MAX_STEPS = 20
 """Longest path that is shown; a deeper one is cut."""
 

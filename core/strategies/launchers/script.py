@@ -22,8 +22,6 @@ from .cause import CAUSE, causes_in, is_interactive, print_error, tell_also
 from .exit_codes import agreed_exit_code, ended_by_failure, exit_status, note_exits, show_launch_errors
 from .interrupts import LIFELINE, interrupts_blocked
 
-__all__ = ["ScriptLauncher"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -182,7 +180,7 @@ class ScriptLauncher(Launcher):
             return
 
     def _say_cause(self, other: str = "") -> None:
-        """Write why the run has failed: what processes have told, or else what this one has seen of another."""
+        """Write why the run failed: the causes that processes reported, or else what this one knows of the others."""
         text = ""
         with suppress(OSError):  # no one has written
             text = os.read(self._pipe, 1 << 20).decode(errors="replace")

@@ -17,22 +17,12 @@ from torch.distributed.distributed_c10d import Store
 from ...errors import LaunchError
 from ..calls import Calls
 from ..time_limits import BEAT_SECONDS, LOOK_SECONDS, SILENT_LOOKS, wait_until
-from .run_store import another_connection
-
-__all__ = [
-    "Board",
-    "Peers",
-    "Watch",
-    "beat",
-    "lost_store",
-    "wait_for_key",
-]
-
+from .tcp_store import another_connection
 
 LONGEST = 4 << 20
 """Bytes of the longest value: torch's store closes the connection that sends it more than 8 MiB, and the run ends."""
 PIECES = b"\0pieces "
-"""What the note begins with whose value is in this many others; no pickle and no text begins so."""
+"""The prefix of a note that is split into this many others. No pickle and no text begins with it."""
 
 
 class Board:
@@ -104,7 +94,7 @@ class Board:
         return Board(store, self.timeout, None, self._peers)
 
     def absent(self, place: str, ranks: Iterable[int], seconds: float, goes_on: bool = False) -> list[int]:
-        """Wait for the note ``place/rank`` of each of ``ranks``; those whose note is not there within ``seconds``.
+        """Wait for the note ``place/rank`` of each of ``ranks``; return those that did not write it within ``seconds``.
 
         Args:
             place: What the keys begin with.
@@ -201,7 +191,7 @@ class Peers:
         store.set(f"peers/process/{rank}", f"{os.getpid()} {_start_of(os.getpid())} {self._machine}")
 
     def watch(self, rank: int, store: Store | None = None, is_needed: bool = False) -> Watch:
-        """What is called while this process waits for process ``rank``.
+        """Called while this process waits for process ``rank``.
 
         Args:
             rank: Of that process.

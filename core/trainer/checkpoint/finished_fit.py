@@ -1,9 +1,10 @@
-"""What is left of a fit that has ended: to be saved, and to be sent to the process that started it."""
+"""A finished fit: the state kept for ``save_checkpoint``, and the results sent to the process that started it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -23,12 +24,10 @@ from .fit_state import FitState, callback_states, fit_facts
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
-__all__ = ["FinishedFit", "Results"]
-
 
 @attrs.define(kw_only=True)
 class FinishedFit:
-    """What ``save_checkpoint`` writes after the end of a fit, when its processes have left each other."""
+    """The checkpoint that ``save_checkpoint`` writes after a fit, when the process group is gone."""
 
     module: Module | None
     """``None`` only on the way from a process that was started for the run."""
@@ -39,7 +38,7 @@ class FinishedFit:
     parts: dict[str, Any]
     """Its other parts that are gathered at the end of the fit."""
     state: FitState | None
-    """What has the other parts; ``None`` if they are among :attr:`parts`."""
+    """The source of the other parts; ``None`` if they are in :attr:`parts`."""
 
     @classmethod
     def of(cls, state: FitState) -> FinishedFit:
@@ -98,7 +97,7 @@ class FinishedFit:
 
 @attrs.frozen(kw_only=True)
 class Results:
-    """What a stage returned, and how it left the module, the metrics and the callbacks."""
+    """The result of a stage, and the state of the module, the metrics and the callbacks after it."""
 
     returned: Any
     module_state: dict[str, Any]
@@ -128,6 +127,8 @@ class Results:
     def restore(self, module: Module, metric_log: MetricLog, callbacks: Sequence[Callback]) -> None:
         """In the process that started the run: put everything in the state that it has in process 0."""
         module.configure_model()
+        for name, tensor in chain(module.named_parameters(), module.named_buffers()):
+            tensor.data = tensor.data.to(getattr(self.module_state.get(name), "dtype", tensor.dtype))  # the precision's
         module.load_state_dict(self.module_state)
         for part, training in zip(module.modules(), self.training_modes, strict=True):
             part.training = training

@@ -21,19 +21,20 @@ from ...checkpoints import read_manifest
 from ...checkpoints.agreement import decide_on_rank_zero
 from ...checkpoints.foreign import LIGHTNING, is_foreign, is_lightnings, load_any, weights_for
 from ...errors import CheckpointError, nearest, quoted
-from ...random import get_rng_state
 from ...runtime.checkpoint.process_state import (
     ABSENT,
-    PATIENCE,
     ProcessStates,
     load_errors,
     load_open_state,
+    load_optimizer,
     open_state,
+    own_state,
     run_facts,
 )
 from ...strategies.base import Strategy
 from ...strategies.own_buffers import load_own_buffers, own_buffers
 from ...strategies.partial_save import Meeting
+from ...strategies.time_limits import STATES_SECONDS
 from ...utilities.torch_private import mark_stepped
 from ..metrics.metric import load_metric_states, metric_states
 from ..metrics.stage_metrics import StageMetrics
@@ -41,7 +42,7 @@ from ..module.datamodule import DataModule
 from ..module.hparams import hyperparameters_of
 from ..module.module import Module
 from ..run_context import RunContext, parts_in_evaluation
-from ..step.configured_optimizers import Optimization
+from ..step.configure_optimizers import Optimization
 from ..step.optimizer_controls import Controls
 from .lightning_checkpoint import datamodule_in, resumable
 
@@ -50,22 +51,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = [
-    "FitState",
-    "callback_states",
-    "find_checkpoint",
-    "find_for_all",
-    "fit_facts",
-    "load_module",
-    "read_for_fit",
-]
-
 PARTS = (
     "progress",
     "state_dict",
     "optimizer_states",
     "lr_schedulers",
-    "precision",
     "callbacks",
     "metrics",
     "processes",
@@ -73,7 +63,7 @@ PARTS = (
 """The parts of a Trainer's checkpoint that a resumed fit needs."""
 
 KEYS_OF_LIGHTNING = "2.0.0"
-"""The Lightning whose names the parts ``state_dict``, ``optimizer_states``, ``lr_schedulers`` and so on have."""
+"""The version of Lightning that the keys ``state_dict``, ``optimizer_states``, ``lr_schedulers`` and so on follow."""
 
 
 @attrs.frozen(kw_only=True)
@@ -104,7 +94,7 @@ class FitState:
             CheckpointError: It could not be written, or a process that is needed did not call this.
         """
         run, strategy, progress = self.run, self.run.runtime.strategy, self.run.progress
-        meeting = Meeting(strategy, "save_checkpoint", patience=PATIENCE)
+        meeting = Meeting(strategy, "save_checkpoint", patience=STATES_SECONDS)
         if meeting.is_late:
             logger.warning(ABSENT, "save_checkpoint", f"{strategy.global_rank} (too late)")
             return
@@ -119,6 +109,7 @@ class FitState:
             is_open = progress.is_accumulating or (self.controls is not None and self.controls.has_open_gradients)
             if is_open:
                 own["open"] = open_state([(run.module, self.model)], strategy)
+                own["has_unreduced"] = self.controls is not None and self.controls.has_unreduced
             processes = ProcessStates.gather(meeting, strategy, self.loaders, is_open, **own)
             self._give_back(processes)
             checkpoint["processes"] = processes.by_rank
@@ -129,14 +120,7 @@ class FitState:
     def process_states(self) -> list[dict[str, Any]]:
         """At the end of the fit, what is each process's own, by rank; every process calls it."""
         strategy = self.run.runtime.strategy
-        return strategy.all_gather_object(
-            {
-                "rng": get_rng_state(strategy.accelerator, strategy.root_device),
-                "loaders": [loader.state_dict() for loader in self.loaders],
-                "is_accumulating": False,
-                **self._own(),
-            }
-        )
+        return strategy.all_gather_object(own_state(strategy, self.loaders, **self._own()))
 
     def _own(self) -> dict[str, Any]:
         run, begun = self.run, self.run.pass_begun
@@ -154,7 +138,7 @@ class FitState:
         }
 
     def _give_back(self, processes: ProcessStates) -> None:
-        """Within a step, whose batch has not been trained on, the position in the data is before this batch."""
+        """Within a step, the position in the data is before its batch, which has not been trained on yet."""
         progress = self.run.progress
         for state in processes.by_rank:
             position = state["loaders"][0] if state is not None and progress.phase == "batches" else {}
@@ -169,7 +153,6 @@ class FitState:
         state: dict[str, Any] = {
             "optimizer_states": [strategy.optimizer_state(optimizer) for optimizer in self.optimization.optimizers],
             "lr_schedulers": [schedule.scheduler.state_dict() for schedule in self.optimization.schedules],
-            "precision": strategy.precision.state_dict(),
             "callbacks": callback_states(run.hooks.callbacks),
             "metrics": run.metric_log.state_dict(),
             "loggers": run.metric_log.loggers_state() if strategy.is_global_zero else [],
@@ -206,7 +189,7 @@ class FitState:
             logger.warning(
                 "ckpt_path=%r: written by %d process(es), but this run has %d. Each sample that is left of the epoch "
                 "is still seen once, but in other batches and with other random numbers: the results are not bit for "
-                "bit those of an uninterrupted run. For that, resume on %d process(es)",
+                "bit equal to an uninterrupted run. For equal bits, resume on %d process(es)",
                 path,
                 len(states.by_rank),
                 strategy.world_size,
@@ -220,12 +203,11 @@ class FitState:
                 callback.before_optimizers_load(run.module, self.optimization.optimizers, checkpoint["callbacks"][key])
         with load_errors("optimizer_states", path):
             for optimizer, state in zip(self.optimization.optimizers, checkpoint["optimizer_states"], strict=True):
-                strategy.load_optimizer_state(optimizer, state)
+                load_optimizer(strategy, optimizer, state, run.runtime.plan, checkpoint.get("core", {}))
         with load_errors("lr_schedulers", path):
             for schedule, schedule_state in zip(self.optimization.schedules, checkpoint["lr_schedulers"], strict=True):
                 schedule.scheduler.load_state_dict(schedule_state)
-        with load_errors("precision", path):
-            strategy.precision.load_state_dict(checkpoint["precision"])
+        states.restore_precision(path)
         self._load_callbacks(checkpoint["callbacks"], path)
         run.progress.load_state_dict(checkpoint["progress"])
         if run.progress.step:
@@ -279,6 +261,8 @@ class FitState:
         if states.is_accumulating:
             modules = [(self.run.module, self.model)]
             load_open_state(modules, None if own is None else own["open"], self.run.runtime.strategy)
+            if self.controls is not None and own is not None:
+                self.controls.load_open_gradients(own["has_unreduced"])
             self.run.progress.is_accumulating = self.run.module.automatic_optimization
         states.restore_generators()
 

@@ -16,15 +16,13 @@ from ...callbacks.finetuning import BaseFinetuning
 from ...callbacks.weight_averaging import WeightAveraging
 from ...checkpoints.foreign import LIGHTNING, is_lightnings
 from ...errors import CheckpointError
-from ...random import get_rng_state
+from ...runtime.checkpoint.process_state import own_state
 from ..module.datamodule import DataModule
 from ..run_context import RunContext, parts_in_evaluation
-from ..step.configured_optimizers import Schedule
+from ..step.lr_schedulers import LRSchedulerConfig
 from ..trainer_state import Progress
 
 logger = logging.getLogger(__name__)
-
-__all__ = ["datamodule_in", "resumable"]
 
 SCALERS = ("MixedPrecision", "MixedPrecisionPlugin", "NativeMixedPrecisionPlugin")
 """The parts that may hold the state of the loss scaler, by the class of the Lightning that wrote it."""
@@ -46,7 +44,7 @@ def resumable(
     path: str,
     run: RunContext,
     loaders: Sequence[Any],
-    schedules: Sequence[Schedule],
+    schedules: Sequence[LRSchedulerConfig],
     keyed: Sequence[tuple[str, Callback]],
 ) -> dict[str, Any]:
     """The parts of a checkpoint of ours for what Lightning has saved, next to Lightning's own.
@@ -92,19 +90,18 @@ def resumable(
             "".join(f", {name}" for name in without),
             f" Left out, since it came after the save: {'; '.join(skipped.values())}." if skipped else "",
         )
-    own = {
-        "rng": get_rng_state(strategy.accelerator, strategy.root_device),
-        "loaders": [loader.state_dict() for loader in loaders],
-        "is_accumulating": False,
-        "metrics": [],
-        "evaluating": parts_in_evaluation(run.module),
-        "frozen": [name for name, parameter in run.module.named_parameters() if not parameter.requires_grad],
-        "metric_objects": {},
-        "buffers": {},
-    }
+    own = own_state(
+        strategy,
+        loaders,
+        metrics=[],
+        evaluating=parts_in_evaluation(run.module),
+        frozen=[name for name, parameter in run.module.named_parameters() if not parameter.requires_grad],
+        metric_objects={},
+        buffers={},
+        precision=next((checkpoint[name] for name in SCALERS if name in checkpoint), {}),
+    )
     return {
         **checkpoint,
-        "precision": next((checkpoint[name] for name in SCALERS if name in checkpoint), {}),
         "callbacks": callbacks,
         "metrics": run.metric_log.state_dict(),
         "progress": progress.state_dict(),
@@ -146,8 +143,8 @@ def _callbacks(
             continue
         if isinstance(callback, BaseFinetuning | WeightAveraging):
             raise CheckpointError(
-                f"ckpt_path={path!r}: Lightning has written it with {name}, whose state has another form here, and "
-                f"without which the result would be another. {advice}"
+                f"ckpt_path={path!r}: Lightning has written it with {name}. Its state has another form here, and "
+                f"without it the result would differ. {advice}"
             )
         taken[key] = saved.pop(theirs)
     if "averaging_state" in checkpoint:

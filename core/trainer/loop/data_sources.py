@@ -21,20 +21,6 @@ from ..run_context import RunContext
 from ..settings import Limit
 from ..trainer_state import STAGES
 
-__all__ = [
-    "AnyLoader",
-    "DataSource",
-    "KINDS",
-    "Reloading",
-    "agreed_length",
-    "check_reloading",
-    "length_of",
-    "limited",
-    "prepared_loaders",
-    "training_loader",
-    "why_empty",
-]
-
 
 @attrs.frozen(kw_only=True)
 class DataSource:
@@ -256,17 +242,22 @@ class Reloading:
     def __init__(self, run: RunContext, source: DataSource) -> None:
         self._run, self._source = run, source
         self._every = run.settings.reload_dataloaders_every_n_epochs
-        self._loaded = dict.fromkeys(KINDS, 0)
-        """For each kind, the epoch in which its loader was created."""
 
     def is_due(self, kind: str) -> bool:
         """Whether the loader of ``kind`` is to be created again before it is read in the running epoch."""
         epoch, every = self._run.progress.epoch, self._every
-        return bool(every) and self._source.creates(kind) and epoch // every > self._loaded[kind] // every
+        return self._creates(kind) and epoch // every > self._loaded(kind) // every
 
-    def begins_with(self, epoch: int) -> bool:
-        """Whether loaders are created again at the start of ``epoch``."""
-        return bool(self._every) and epoch % self._every == 0
+    def was_due(self, kind: str) -> bool:
+        """Whether the run that is resumed has created the loader of ``kind`` again, and reads it now."""
+        return self._creates(kind) and self._loaded(kind) > 0 and not self.is_due(kind)
+
+    def _creates(self, kind: str) -> bool:
+        return bool(self._every) and self._source.creates(kind)
+
+    def _loaded(self, kind: str) -> int:
+        loaded: int = getattr(self._run.progress, f"{kind}_loaded")
+        return loaded
 
     def load(self, kind: str) -> Any:
         """A new loader of ``kind``.
@@ -275,7 +266,8 @@ class Reloading:
             WrongTypeError: What the method returned is not a loader.
             ConfigurationError: It returned ``None`` this time.
         """
-        self._loaded[kind] = epoch = self._run.progress.epoch
+        epoch = self._run.progress.epoch
+        setattr(self._run.progress, f"{kind}_loaded", epoch)
         loader = self._source.loader(kind)
         if loader is None:
             raise ConfigurationError(

@@ -12,13 +12,12 @@ import torch
 
 from ...callbacks.agreement import SharedClock
 from ...data import PreparedCombined
+from ...data.shards import read_end
 from ...errors import ConfigurationError
 from ..fit_warnings import warn_of_waiting
 from ..run_context import RunContext
 from ..settings import Settings
 from .data_sources import agreed_length, length_of, limited, training_loader
-
-__all__ = ["TrainingBatches", "ValidationTimes"]
 
 _END: Any = object()
 """In place of a batch, where there is none."""
@@ -28,7 +27,7 @@ MEASURED_SECONDS, MEASURED_BATCHES = 10.0, 10
 
 
 class TrainingBatches:
-    """The batches of each epoch, of which all processes take the same number.
+    """The batches of each epoch. All processes take the same number.
 
     Args:
         run: The run.
@@ -58,18 +57,19 @@ class TrainingBatches:
         length = agreed_length(strategy, own, smallest=True)
         if strategy.data_shards > 1 and not settings.use_distributed_sampler:
             self._differs = math.isinf(agreed_length(strategy, own, smallest=False))
-        if isinstance(self.loader, PreparedCombined):  # limited in each of its loaders
-            self._is_complete = False
-            return length
-        limit = settings.limit_train_batches
-        self._is_complete = length == own and limit is None
-        return limited(length, limit, settings.source_of("limit_train_batches"))
+        if not isinstance(self.loader, PreparedCombined):  # that is limited in each of its loaders
+            length = limited(length, settings.limit_train_batches, settings.source_of("limit_train_batches"))
+        # A pass is read to its end: it draws numbers there, on which the next order depends.
+        self._is_complete = length == own
+        return length
 
     def _limit_parts(self) -> None:
         loader, settings = self.loader, self._run.settings
         if isinstance(loader, PreparedCombined):
             limit, source = settings.limit_train_batches, settings.source_of("limit_train_batches")
-            loader.limits = [limited(length_of(part), limit, source) for part in loader.flattened]
+            lengths = [length_of(part) for part in loader.flattened]
+            limits = [limited(length, limit, source) for length in lengths]
+            loader.limits = [math.inf if one == length else one for one, length in zip(limits, lengths, strict=True)]
 
     def reload(self, loader: Any) -> None:
         """Take the batches of another loader of the user's, from the next epoch on; every process calls it."""
@@ -102,8 +102,10 @@ class TrainingBatches:
         """The number of each batch that is left of the epoch, the batch, and whether the optimizer steps after it."""
         loader, first, num = self.loader, self._run.progress.batch, self.num_batches
         size, is_known = self._run.settings.accumulate_grad_batches, math.isfinite(length_of(loader))
-        stop = None if self._is_complete or math.isinf(num) else max(int(num) - first, 0)
-        taken: Iterator[Any] = islice(self._until_one_ends() if self._differs else loader, stop)
+        all_left: Iterator[Any] = iter(self._until_one_ends() if self._differs else loader)
+        taken = all_left if math.isinf(num) else islice(all_left, max(int(num) - first, 0))
+        if self._is_complete and not math.isinf(num):
+            taken = chain(taken, read_end(all_left, int(num)))
         if self._measures and not self._differs:
             taken = chain(self._measured(taken), taken)
         batches = enumerate(self._run.batch_hooks.applied(taken), first)
@@ -112,7 +114,7 @@ class TrainingBatches:
         return ((index, batch, (index + 1) % size == 0 or index + 1 == num or self.is_last) for index, batch in batches)
 
     def _measured(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """``batches``, of which it is measured how long the steps wait for them; those after the decision are left.
+        """``batches``; it is measured for some steps how long they wait for them.
 
         What comes first in an epoch does not count: workers start, and steps are compiled.
         """

@@ -28,14 +28,12 @@ from ..module.hooks import overridden
 from ..module.module import Module
 from ..module.plain_module import as_module
 from ..run_context import RunContext, parts_in_evaluation
-from ..step.step_module import StepModule, missing_gradients_explained
+from ..step.step_module import StepModule
 from ..trainer_state import Stage
 from .data_sources import agreed_length, length_of, limited, prepared_loaders, why_empty
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
-
-__all__ = ["EvaluationLoop", "LOADER", "evaluated", "results_table", "sanity_check", "shown"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +49,23 @@ class EvaluationLoop:
         model: ``step_module`` as the runtime prepared it.
         stage: The stage.
         loader: The user's own loader.
+        of_training: The metrics of the training that this stage is part of.
     """
 
-    def __init__(self, run: RunContext, step_module: StepModule, model: nn.Module, stage: Stage, loader: Any) -> None:
+    def __init__(
+        self,
+        run: RunContext,
+        step_module: StepModule,
+        model: nn.Module,
+        stage: Stage,
+        loader: Any,
+        of_training: StageMetrics | None = None,
+    ) -> None:
         self._run, self.step_module, self.stage = run, step_module, stage
         self.strategy = run.runtime.strategy
         self.model = model
         self.reload(loader)
-        self.metrics = StageMetrics(self.strategy)
+        self.metrics = StageMetrics(self.strategy, of_training=of_training)
         self.predictions: list[list[Any]] = []
         """By loader, the outputs of this process so far, where they are kept; they are until the epoch has ended."""
         self.batch_indices: list[list[Any]] = []
@@ -180,14 +187,15 @@ class EvaluationLoop:
             loader.keep_indices()
         batch_idx = -1
         loader.set_epoch(run.progress.epoch)
-        stop = None if math.isinf(num_batches) else int(num_batches)
+        is_whole = run.settings.limit_batches(self.stage.kind) is None and num_batches == length_of(loader)
+        stop = None if is_whole else int(num_batches)  # all, also where the length is not exact
         batches: Iterator[tuple[int, Any]] = enumerate(run.batch_hooks.applied(islice(loader, stop), number))
         if strategy.inference_is_collective:
             batches = self._in_step(batches, number)
         batches = run.timed_iterator(f"[{self.stage.name}]next", batches)
         call = run.timed(self.stage.step, model)
         mode = torch.inference_mode() if run.settings.inference_mode else torch.no_grad()
-        with missing_gradients_explained(), mode:
+        with mode:
             for batch_idx, batch in batches:
                 metrics.batch = () if batch is None else batch
                 for hook in batch_start:
@@ -203,9 +211,13 @@ class EvaluationLoop:
                 if keeps_outputs:
                     outputs.append(map_tensors(torch.Tensor.cpu, output))
         metrics.batch = None
-        if batch_idx >= 0:
+        is_empty = batch_idx < 0
+        if not is_empty:
             metrics.places.add(metrics.dataloader_idx)
-        if max(strategy.all_gather_object(batch_idx)) < 0:
+        # If another process has more batches, this meets a collective of its step: an error then, in all processes.
+        others = f"others may have more batches: gather in {self.stage.hooks}_epoch_end"
+        site = f"after {batch_idx + 1} batch(es); {others}"
+        if strategy.differing(f"the end of {self.stage.name}", str(is_empty), site) is None and is_empty:
             which = "" if metrics.dataloader_idx is None else f" {number}"
             raise ConfigurationError(
                 f"dataloaders: the {self.stage.loader} loader{which} is empty. {why_empty(loader)}"

@@ -28,17 +28,16 @@ from ..module.hooks import overridden
 from ..module.module import Module
 from ..run_context import RunContext, parts_in_evaluation
 from ..settings import Settings
-from ..step.configured_optimizers import Optimization, Schedule, Schedules, read_optimizers
+from ..step.configure_optimizers import Optimization, read_optimizers
 from ..step.custom_step import compose_step, manual_step, step_without_optimizer
+from ..step.lr_schedulers import LRSchedulerConfig, LRSchedulers
 from ..step.optimizer_controls import Controls
-from ..step.step_module import StepModule, kept_tensors_explained, loss_in
+from ..step.step_module import StepModule, loss_in
 from ..trainer_state import STAGES
 from .data_sources import KINDS, Reloading, why_empty
 from .epoch import TrainingBatches, ValidationTimes
 from .evaluate import EvaluationLoop, sanity_check
 from .signals import Signals
-
-__all__ = ["FitLoop"]
 
 logger = get_logger(__name__)
 
@@ -61,10 +60,11 @@ class FitLoop:
         self.model = runtime.prepare(self.step_module)
         self.batches = TrainingBatches(run, train_loader)
         self._reloading = reloading
+        self.metrics = StageMetrics(strategy, run.progress)
         self.validation = None
         if val_loader is not None:
-            self.validation = EvaluationLoop(run, self.step_module, self.model, STAGES["validate"], val_loader)
-        self.metrics = StageMetrics(strategy, run.progress)
+            stage = STAGES["validate"]
+            self.validation = EvaluationLoop(run, self.step_module, self.model, stage, val_loader, self.metrics)
         self.is_manual = not module.automatic_optimization
         self.optimization = Optimization()
         self._has_loss: bool | None = None
@@ -75,7 +75,7 @@ class FitLoop:
         self.signals: Signals | None = None
         """Acts on signals after batches, while the fit runs."""
         self._logged = EveryNSteps()
-        """Counts the steps from one whose values are sent to the next."""
+        """Counts the steps since values were last sent to the loggers."""
         self._clock: SharedClock | None = None
         """Counts the time since the last validation, where ``val_check_interval`` is one."""
         self._times: ValidationTimes | None = None
@@ -93,12 +93,12 @@ class FitLoop:
         run, strategy = self._run, self.strategy
         configured = read_optimizers(run.module.configure_optimizers(), automatic=not self.is_manual)
         if not self.is_manual:
-            check_holds(run.module, configured.optimizers, "configure_optimizers")
+            check_holds(run.module, configured.optimizers, "configure_optimizers", strategy.world_size)
         optimizers = tuple(strategy.setup_optimizers(configured.optimizers)) if configured.optimizers else ()
         if self.validation is not None:
             self.validation.configure()
         self.optimization = attrs.evolve(configured, optimizers=optimizers)
-        self.schedules = Schedules(() if self.is_manual else configured.schedules, run.module, run.metric_log, strategy)
+        self.schedules = LRSchedulers(() if self.is_manual else configured.schedules, run, strategy)
         module = run.runtime.strategy_module(self.model)
         self.controls = Controls(run, optimizers, module)
         self._bind_step()
@@ -113,7 +113,10 @@ class FitLoop:
         self._process_state = None
         if ckpt_path is not None:
             self._process_state = states = self.state.load(checkpoint, ckpt_path)
-            if self._reload_after_resume():
+            again = [kind for kind in KINDS if self._reloading.was_due(kind)]
+            for kind in again:
+                self._create(kind)
+            if again:
                 states.restore_loaders(self.state.loaders, ckpt_path)
 
     @property
@@ -124,22 +127,16 @@ class FitLoop:
     def _loaders(self) -> list[Any]:
         return [self.batches.loader] + ([] if self.validation is None else self.validation.loaders)
 
-    def _reload(self, kind: str) -> bool:
-        """Create the loader of ``kind`` again if that is due; returns whether it was."""
-        reads = self.batches if kind == "train" else self.validation
-        if reads is None or not self._reloading.is_due(kind):
-            return False
-        reads.reload(self._reloading.load(kind))
-        self.state = attrs.evolve(self.state, loaders=self._loaders())
-        return True
+    def _reload(self, kind: str) -> None:
+        """Create the loader of ``kind`` again if that is due."""
+        if self._reloading.is_due(kind):
+            self._create(kind)
 
-    def _reload_after_resume(self) -> bool:
-        """Create the loaders that an earlier epoch of the resumed run has created again."""
-        progress = self._run.progress
-        if not progress.is_in_epoch and self._reloading.begins_with(progress.epoch):
-            return False  # the epoch itself does so
-        reloaded = [self._reload(kind) for kind in KINDS]
-        return any(reloaded)
+    def _create(self, kind: str) -> None:
+        reads = self.batches if kind == "train" else self.validation
+        if reads is not None:
+            reads.reload(self._reloading.load(kind))
+            self.state = attrs.evolve(self.state, loaders=self._loaders())
 
     def _make_step(self, module: nn.Module) -> TrainingStep:
         if self.is_manual:
@@ -203,8 +200,7 @@ class FitLoop:
 
     def step_each_epoch(self, scheduler: Any) -> None:
         """Step ``scheduler`` after each epoch from now on, and the module's own no longer."""
-        run = self._run
-        self.schedules = Schedules((Schedule(scheduler),), run.module, run.metric_log, self.strategy)
+        self.schedules = LRSchedulers((LRSchedulerConfig(scheduler),), self._run, self.strategy)
 
     def run_forward(self) -> None:
         """Run the training step's forward pass on each batch of an epoch, in training mode, without gradients.
@@ -225,7 +221,7 @@ class FitLoop:
             for batch_idx, batch in enumerate(run.batch_hooks.applied(batches)):
                 metrics.batch = () if batch is None else batch
                 model(batch, batch_idx)
-        loader.load_state_dict(position)
+        loader.load_state_dict(position, reshard=True)  # one of a resumed run may be that of other processes
         set_rng_state(generators, strategy.accelerator, strategy.root_device)
 
     def rehearse(self, batch: Any, batch_idx: int) -> None:
@@ -267,11 +263,10 @@ class FitLoop:
         self._logged.restart(progress.step)
         resumes = progress.is_in_epoch
         # The end of an epoch belongs to its last step, even where that was the last of all.
-        with kept_tensors_explained():
-            while progress.phase == "end" or not (self._may_stop() or self._is_done()):
-                self._run_epoch(resumes)
-                progress.finish_epoch()
-                resumes = False
+        while progress.phase == "end" or not (self._may_stop() or self._is_done()):
+            self._run_epoch(resumes)
+            progress.finish_epoch()
+            resumes = False
         progress.has_ended = True
         run.metric_log.stage = None
         run.hooks.call("on_train_end")
@@ -485,7 +480,7 @@ class FitLoop:
             self._has_warned = warn_of_infinite_loss(loss, logged, self._run.progress)
 
     def _check_losses(self, is_whole: bool) -> None:
-        """Reject an epoch, of which the batches so far are the whole, that trained on none of its batches."""
+        """Reject an epoch that ended without training on any batch."""
         if is_whole and self._has_loss is False and self._steps_itself:
             raise ConfigurationError(
                 f"training_step: returned None for every batch of epoch {self._run.progress.epoch}, so nothing was "

@@ -17,7 +17,7 @@ from ...callbacks.checkpoint.paths import run_folder
 from ...callbacks.display.model_summary import ModelSummary, start_line
 from ...errors import ConfigurationError, CoreError
 from ...hints.remedies import add_remedy
-from ...precisions.gradients import LossError
+from ...precisions.loss_checks import LossError
 from ...profilers import PassThroughProfiler
 from ...runtime import Runtime
 from ...runtime.process_control import describe_leaves
@@ -42,8 +42,6 @@ from .signals import HeldBack, Signals
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
-
-__all__ = ["evaluate", "fit", "run_stage", "say_what_runs", "torch_settings"]
 
 logger = logging.getLogger(__name__)
 MOST_PARTS = 6
@@ -248,7 +246,7 @@ def _add_notes(error: BaseException) -> None:
             parts = [f"{place}: {fact}" for place, fact in describe_leaves(batch, "batch")]
             more = ["…"] * (len(parts) > MOST_PARTS)
             error.add_note(f"{called.name} got batch_idx={batch_idx}, {', '.join([*parts[:MOST_PARTS], *more])}.")
-            add_remedy(error)
+            add_remedy(error, f"{called.name}:\n{error}")
 
 
 def _save_for_signal(trainer: Trainer) -> str:

@@ -35,8 +35,6 @@ from ...strategies.time_limits import (
     SIGNAL_POLL_SECONDS,
 )
 
-__all__ = ["DEFAULT_SIGNALS", "HeldBack", "Signals", "read_signals"]
-
 DEFAULT_SIGNALS = {"SIGTERM": "stop", "SIGINT": "stop", "SIGUSR1": "save"}
 ACTIONS = ("stop", "save", "requeue")
 
@@ -96,7 +94,6 @@ class HeldBack(Handled):
 
     def __call__(self, number: int, frame: object) -> None:
         """Note a signal."""
-        del frame
         self.received.append(number)
 
     def give_up(self) -> None:
@@ -119,7 +116,6 @@ class _OnceMore(Handled):
 
     def __call__(self, number: int, frame: object) -> None:
         """Handle it."""
-        del frame
         signal.signal(number, self.before)
         if time.monotonic() - self._begin > LATE_SIGNAL_SECONDS:
             os.kill(os.getpid(), number)
@@ -271,7 +267,7 @@ class Signals:
                 self._note(number)
 
     def _end_alone(self) -> None:
-        """After another process has ended, end this one if it is told to and its main thread does not fail by itself.
+        """After another process has ended, end this one if a signal asks for it and its main thread does not fail.
 
         The main thread may wait where it does not notice, as for input.
         """

@@ -17,8 +17,6 @@ from ...strategies.training_step import LOG_REDUCTIONS
 from ...utilities.objects import by_rank
 from .metric import Pending
 
-__all__ = ["NOWHERE", "OfEpoch", "OwnValue", "combined", "exchanged"]
-
 OwnValue = tuple[str, Tensor, float, Any]
 """A process's own part of an epoch's value: ``reduce_fx``, the total, its weight; and the place in which each
 process logs it that has been there."""
@@ -115,7 +113,7 @@ def _whole(name: str, values: Mapping[int, OwnValue], of_ranks: Mapping[int, OfE
         raise ConfigurationError(
             f"log({name!r}, sync_dist=True): logged in this epoch by rank(s) {_listed(values)}, and not by rank(s) "
             f"{_listed(absent)}. Call it in every process; or leave out sync_dist=True: the value of an epoch is "
-            "always that of all processes that log it."
+            "always reduced over all processes that log it."
         )
     for _, other, more, _ in others:
         total, weight = LOG_REDUCTIONS[reduce_fx](total, other), weight + more

@@ -1,4 +1,4 @@
-"""One name's values in the running epoch, of which some are metric objects: torchmetrics' and others like them.
+"""A logged metric: the values of one name in the running epoch, or a metric object such as torchmetrics'.
 
 The value of a step is what such an object returned when it was called; the value of an epoch is ``compute()``. It
 combines its state over processes itself, as torchmetrics does, so every process computes it.
@@ -16,16 +16,6 @@ from torch import Tensor, nn
 from ...errors import CheckpointError, ConfigurationError, WrongTypeError
 from ...strategies.training_step import LOG_REDUCTIONS
 from ...utilities.nested import map_tensors
-
-__all__ = [
-    "Metric",
-    "ObjectMetric",
-    "Value",
-    "combine_objects",
-    "is_metric_object",
-    "load_metric_states",
-    "metric_states",
-]
 
 Value = Tensor | float
 
@@ -174,8 +164,8 @@ class ObjectMetric(Metric):
         if last is None:
             raise ConfigurationError(
                 f"log({name!r}): the metric {type(value).__name__} has no value of this step. Call it, as in "
-                "value = self.metric(predictions, targets), rather than its update; or log it with on_step=False, "
-                "on_epoch=True."
+                "value = self.metric(predictions, targets), rather than its update, and log the value if the metric "
+                "does not keep it; or log the metric with on_step=False, on_epoch=True."
             )
         self.last = _as_scalar(name, last)
 

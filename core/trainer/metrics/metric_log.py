@@ -17,8 +17,6 @@ from ..trainer_state import Progress
 from .metric import Value, is_metric_object
 from .stage_metrics import StageMetrics
 
-__all__ = ["MetricLog"]
-
 
 class MetricLog:
     """Everything that the Modules of one Trainer log goes through this object.
@@ -45,7 +43,7 @@ class MetricLog:
         self._logger_names: set[str] = set()
         """Names in :attr:`latest` that go to loggers."""
         self._evaluated: dict[str, int] = {}
-        """By stage and loader, how many batches were evaluated: the steps of values that are logged with each."""
+        """By stage and loader, the number of evaluated batches: the step of values that are logged for each batch."""
         self._discards = False
         """Whether nothing is sent to the loggers."""
         self._ignores = False

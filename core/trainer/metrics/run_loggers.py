@@ -20,8 +20,6 @@ from ..module.hparams import merged_hyperparameters
 
 messages = logging.getLogger(__name__)
 
-__all__ = ["begin_loggers", "end_loggers", "log_start", "read_loggers", "without_effect"]
-
 PROJECT = "core_logs"
 """The folder of the default logger, and the project of loggers that are requested by name."""
 

@@ -5,6 +5,7 @@ Values stay tensors on their device until they are read, so logging does not wai
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,8 +20,6 @@ from ...strategies.training_step import LOG_REDUCTIONS
 from ..trainer_state import Progress
 from .log_exchange import NOWHERE, combined, exchanged
 from .metric import Metric, ObjectMetric, Pending, Value, combine_objects, is_metric_object
-
-__all__ = ["StageMetrics"]
 
 logger = get_logger(__name__)
 
@@ -46,15 +45,18 @@ START, STEP, END = "start", "step", "end"
 
 
 class StageMetrics:
-    """What was logged in the running epoch of one stage (training, validation, …).
+    """The metrics logged in the running epoch of one stage (training, validation, …).
 
     Args:
         strategy: Combines values over processes.
         progress: Of the training. Without one, as in evaluation, ``on_step=None`` means ``False`` in the batches, and
             ``on_epoch=None`` ``True``, and processes may take different numbers of steps.
+        of_training: The metrics of the training epoch that a validation interrupts.
     """
 
-    def __init__(self, strategy: Strategy, progress: Progress | None = None) -> None:
+    def __init__(
+        self, strategy: Strategy, progress: Progress | None = None, of_training: StageMetrics | None = None
+    ) -> None:
         self.batch: Any = None
         """The running batch; ``None`` if none is.
 
@@ -68,16 +70,18 @@ class StageMetrics:
         self.loaders: dict[str, set[int]] = {}
         """The loaders in which this process has logged a name that does not have the loader's number as a part."""
         self.places = set[Any]()
-        """The loaders of which this process has had batches in this epoch."""
-        self._progress = progress
+        """The loaders that gave this process batches in this epoch."""
+        self._progress, self._of_training = progress, of_training
         self._exchanges = progress is not None and strategy.world_size > 1
-        """Whether the values of steps are those of all processes, with ``sync_dist=True``."""
+        """Whether values of steps are reduced over all processes, with ``sync_dist=True``."""
         self._has_weighted = False
         """Whether a value has been weighted by its batch, so that the user knows if its size is not certain."""
         self._metrics: dict[tuple[str, str], Metric] = {}
         """By the name, and the part of the epoch in which it is logged."""
         self._anywhere: tuple[set[str], set[str]] = (set(), set())
         """Names that any process has logged in an epoch: those for loggers, and those for the progress bar."""
+        self._plain: dict[str, str] = {}
+        """See :meth:`plain_name`; of what any process has logged."""
 
     def log(
         self,
@@ -114,6 +118,8 @@ class StageMetrics:
         if rank_zero_only and not self.strategy.is_global_zero:
             return
         if isinstance(metric, ObjectMetric):
+            if not metric.is_logged:
+                self._check_unshared(name, metric)
             metric.take(name, value)
             return
         value = _scalar(name, value)
@@ -186,7 +192,7 @@ class StageMetrics:
         return kind(on_step, on_epoch, prog_bar, logger is not False, _reduction(name, reduce_fx), sync_dist, options)
 
     def _check_distinct(self, name: str, metric: Metric) -> None:
-        """Reject two names of which one is published under the other's: ``a`` by step and by epoch, and ``a_step``."""
+        """Reject two metrics that would be published under one name: ``a`` by step and by epoch, and ``a_step``."""
         own = metric.published_names(name)
         for (other, _), before in self._metrics.items():
             if other != name and (shared := own & before.published_names(other)):
@@ -197,6 +203,19 @@ class StageMetrics:
                     f"{shorter + '_step'!r} and {shorter + '_epoch'!r}. Give one of them another name, or log "
                     f"{shorter!r} with only one of the two options."
                 )
+
+    def _check_unshared(self, name: str, metric: ObjectMetric) -> None:
+        """Reject an object that has been updated with other batches, which its value would be of too."""
+        own, of_training = self._metrics, {} if self._of_training is None else self._of_training._metrics
+        for metrics in (own, of_training):
+            for (other, _), before in metrics.items():
+                if not (isinstance(before, ObjectMetric) and before.value is metric.value and before.is_logged):
+                    continue
+                if metrics is of_training or (isinstance(metric.place, int) and metric.place != before.place):
+                    raise ConfigurationError(
+                        f"log({name!r}): self.{metric.attribute} has been logged as {other!r} in this epoch, for other "
+                        "batches, and its value would be of these too. Create a metric for each stage and each loader."
+                    )
 
     def _check_same(self, name: str, metric: Metric, options: tuple[Any, ...]) -> None:
         if metric.given is None:  # read from a checkpoint
@@ -252,11 +271,8 @@ class StageMetrics:
         return {**plain, **self.step_values()}
 
     def plain_name(self, name: str) -> str:
-        """The name that a value was logged under, from the name that it is published under."""
-        own, of_loader, number = name.partition("/dataloader_idx_")
-        plain = own.removesuffix("_epoch") + of_loader + number
-        metric = self._metrics.get((plain, STEP))
-        return plain if metric is not None and metric.on_step and metric.on_epoch else name
+        """The name that a value of the last epoch was logged under, from the name that it is published under."""
+        return self._plain.get(name, name)
 
     def finish_epoch(self, owner: Any = None) -> dict[str, Tensor]:
         """The epoch value of each name, over all processes, as float64 scalars on the CPU; starts a new epoch.
@@ -282,14 +298,15 @@ class StageMetrics:
         own_objects = [
             metric for metric in self._metrics.values() if isinstance(metric, ObjectMetric) and metric.is_logged
         ]
-        names = self.logger_names(), self.prog_bar_names()
+        plain = {metric.name(name, "_epoch"): name for (name, _), metric in self._metrics.items() if metric.on_epoch}
+        names = self.logger_names(), self.prog_bar_names(), plain
         of_epoch = self.strategy.global_rank, (own, self.places | {START, END})
         by_shard = self.strategy.gather_shards((of_epoch, objects, names))
         values = combined(dict(of_epoch for of_epoch, *_ in by_shard))
         values |= combine_objects([objects for _, objects, _ in by_shard], owner)
         # A process without batches has logged nothing itself.
-        of_loggers, of_bar = zip(*(names for *_, names in by_shard), strict=True)
-        self._anywhere = set().union(*of_loggers), set().union(*of_bar)
+        of_loggers, of_bar, by_name = zip(*(names for *_, names in by_shard), strict=True)
+        self._anywhere, self._plain = (set().union(*of_loggers), set().union(*of_bar)), dict(ChainMap(*by_name))
         for logged in own_objects:
             logged.value.reset()
         for metric in self._metrics.values():
@@ -335,16 +352,18 @@ def _reduction(name: str, given: Any) -> str:
 def _scalar(name: str, value: Any) -> Value:
     """``value`` as it is now: a new tensor without dimensions, or a number."""
     if isinstance(value, Tensor):
-        if value.numel() != 1:
+        # A DTensor, such as the norm of a divided gradient, has its parts in all processes.
+        whole: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+        if whole.numel() != 1:
             raise ConfigurationError(
                 f"log({name!r}): the value is a tensor of shape {tuple(value.shape)}; it must be a scalar, such as "
                 "value.mean()."
             )
-        if value.is_complex():
+        if whole.is_complex():
             raise ConfigurationError(
                 f"log({name!r}): the value is complex; it must be real, such as value.abs() or value.real."
             )
-        return value.detach().reshape(()).clone()
+        return whole.detach().reshape(()).clone()
     if isinstance(value, int | float):
         return value
     try:

@@ -20,11 +20,9 @@ from .hparams import HyperParameters, read_hparams
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
-__all__ = ["DataHooks", "DataModule"]
-
 
 class DataHooks:
-    """What creates the data of a run; a Module and a DataModule both have these methods."""
+    """The methods that create the data of a run; Module and DataModule both have them."""
 
     prepare_data_per_node: bool = True
     """Whether :meth:`prepare_data` runs once on each machine, rather than once in the whole run."""
@@ -66,7 +64,6 @@ class DataHooks:
         Returns:
             The batch to move.
         """
-        del dataloader_idx
         return batch
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
@@ -81,7 +78,6 @@ class DataHooks:
         Returns:
             The batch on ``device``.
         """
-        del dataloader_idx
         return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -94,7 +90,6 @@ class DataHooks:
         Returns:
             The batch for the step.
         """
-        del dataloader_idx
         return batch
 
 

@@ -14,8 +14,6 @@ from ...hints.argument_checks import check_path, suggest_arguments
 from ...utilities.nested import map_tensors
 from .hparams import AttributeDict
 
-__all__ = ["ClassOnly", "create_from_checkpoint", "read_checkpoint"]
-
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ from .datamodule import DataHooks
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
-__all__ = ["BatchHooks", "BoundHooks", "Hooks", "ModuleHooks", "STEP_OUTPUT", "check_batch_hooks", "overridden"]
-
 logger = logging.getLogger(__name__)
 
 STEP_OUTPUT = Tensor | Mapping[str, Any] | None
@@ -232,7 +230,7 @@ class Hooks:
 
 
 def overridden(owner: Any, base: type[Any], name: str) -> Callable[..., Any] | None:
-    """The method called ``name`` of ``owner`` if it is not that of ``base``; otherwise ``None``.
+    """The method ``name`` of ``owner`` if it overrides the one of ``base``; otherwise ``None``.
 
     The user may define it in the class or assign it to the object. ``None`` in its place removes it, for example
     ``model.validation_step = None``.

@@ -29,8 +29,6 @@ from ...errors import (
 )
 from ...hints.argument_checks import check_path
 
-__all__ = ["AttributeDict", "HyperParameters", "hyperparameters_of", "merged_hyperparameters", "read_hparams"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -60,7 +58,7 @@ class AttributeDict(dict[str, Any]):
 
 
 class HyperParameters:
-    """What a Module and a DataModule have in common: :meth:`save_hyperparameters` and :attr:`hparams`."""
+    """The part that Module and DataModule share: :meth:`save_hyperparameters` and :attr:`hparams`."""
 
     _hparams: AttributeDict | None = None
     _hparams_initial: AttributeDict | None = None

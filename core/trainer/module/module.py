@@ -32,8 +32,6 @@ from .hparams import HyperParameters, read_hparams
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
-__all__ = ["CUSTOM_STEP", "Module"]
-
 CUSTOM_STEP = ("optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping")
 """The methods of a Module that change parts of the Trainer's step."""
 UNSENT = ("_trainer", "_last_trainer", "_step_modules", "_given_compiler")
@@ -63,7 +61,7 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
     """Its StepModule, once there is one; in a tuple, since torch would take it for a submodule otherwise."""
 
     _given_compiler: Any = None
-    """What compiles a function as ``torch.compile`` compiled this module; ``None`` if it did not."""
+    """A function that compiles another as ``torch.compile`` compiled this module; ``None`` if it was not compiled."""
 
     # -- steps, and what a run is made of --------------------------------------------------------------------------
 
@@ -108,7 +106,6 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """Predict one batch, without gradients; by default ``self(batch)``."""
-        del batch_idx
         return self(batch)
 
     def configure_model(self) -> None:
@@ -218,9 +215,9 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
             reduce_fx: How the values of an epoch are reduced: ``mean`` (weighted by batch size), ``sum``, ``min`` or
                 ``max``, or torch's function of this name. Sums and means of 16-bit values are computed in 32 bits.
             enable_graph: Only ``False``: values are logged without their graph.
-            sync_dist: In training, the value of a step is that of all processes, by name: every process logs it. They
-                exchange their values not in each step, but when these are read; see ``docs/logging.md``. The value of
-                an epoch is always that of all processes. In evaluation, where processes may take different numbers of
+            sync_dist: In training, reduce the value of a step over all processes, by name: every process logs it. They
+                exchange values when these are read, not in each step; see ``docs/logging.md``. The value of an epoch
+                is always reduced over all processes. In evaluation, where processes may take different numbers of
                 steps, the value of a step is this process's own.
             sync_dist_group: Only ``None``: values are reduced over all processes.
             add_dataloader_idx: Whether to append ``/dataloader_idx_<n>`` to the name if a stage has several loaders.
@@ -279,7 +276,7 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
 
     @property
     def _newest_trainer(self) -> Trainer | None:
-        """What is running this module, or was the last to do so and still exists; ``None`` without one."""
+        """The Trainer that runs this module or ran it last, if it still exists; ``None`` otherwise."""
         running: Trainer | None
         running, last = getattr(self, "_trainer", None), getattr(self, "_last_trainer", None)
         return last() if running is None and last is not None else running
@@ -293,6 +290,11 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
             for tensor in tensors:
                 return tensor.device
         return torch.empty(0).device
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is not the CPU."""
+        return self.device.type != "cpu"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -339,7 +341,8 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
             ``data`` with a new first dimension of one item for each process; as it is if there is one process.
 
         Raises:
-            ConfigurationError: ``group`` was given, or shapes differ.
+            ConfigurationError: ``group`` was given; shapes differ; or, in a step of an evaluation, another process has
+                no batch left. Gather at the end of the epoch then.
         """
         if group is not None:
             raise ConfigurationError(

@@ -15,8 +15,6 @@ from .datamodule import DataHooks
 from .hooks import ModuleHooks
 from .module import CUSTOM_STEP, Module
 
-__all__ = ["PlainModule", "as_module"]
-
 STEPS = (
     *("training_step", "validation_step", "test_step", "predict_step"),
     *("training_step_end", "validation_step_end", "test_step_end"),

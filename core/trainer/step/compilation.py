@@ -37,8 +37,6 @@ from ..module.module import Module
 from ..settings import Settings
 from .step_module import StepModule
 
-__all__ = ["Comparison", "CompiledSteps", "check_compile", "compiled_steps"]
-
 _logger = logging.getLogger(__name__)
 
 
@@ -160,7 +158,7 @@ class Comparison:
                 raise NotComparedError(f"{name or 'the module'} has hooks, which a copy would call too")
 
     def text(self, compiling: float) -> str:
-        """What compiling bought; empty if nothing was compared.
+        """The gain from compiling; empty if nothing was compared.
 
         Args:
             compiling: The seconds that it took.
@@ -204,7 +202,7 @@ def _copy_of(module: Module) -> Module:
 
 
 def _no_effect(*args: Any, **kwargs: Any) -> None:
-    """What ``log`` and ``print`` of the copy do."""
+    """The ``log`` and ``print`` of the copy."""
 
 
 def _refuse(*args: Any, **kwargs: Any) -> None:

@@ -20,10 +20,8 @@ from ...strategies.wrapping import unwrap_optimizer
 from ..module.hooks import overridden
 from ..module.module import CUSTOM_STEP, Module
 from ..run_context import RunContext
-from .configured_optimizers import needs_closure, takes_closure
+from .configure_optimizers import needs_closure, takes_closure
 from .optimizer_controls import Controls
-
-__all__ = ["STEP_HOOKS", "compose_step", "manual_step", "step_without_optimizer"]
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +226,6 @@ def manual_step(model: nn.Module, module: Module, controls: Controls, outputs: l
     end = overridden(module, Module, "training_step_end")
 
     def step(batch: Any, batch_idx: int, is_step_end: bool) -> None:
-        del is_step_end
         with controls.forward_context():
             output = model(batch, batch_idx)
         if end is not None:
@@ -249,7 +246,6 @@ def step_without_optimizer(
     )
 
     def step(batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
-        del is_step_end
         with no_sync():
             return forward(batch, batch_idx)
 

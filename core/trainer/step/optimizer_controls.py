@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -16,8 +17,6 @@ from ...strategies.base import Strategy
 from ...strategies.manual_gradients import ManualGradients
 from ...strategies.wrapping import OptimizerWrapper, unwrap_optimizer
 from ..run_context import RunContext
-
-__all__ = ["Controls", "ControlledOptimizer"]
 
 
 class ControlledOptimizer(OptimizerWrapper):
@@ -64,7 +63,7 @@ class ControlledOptimizer(OptimizerWrapper):
 
 
 class Controls:
-    """What a Module's ``optimizers``, ``manual_backward``, ``toggle_optimizer`` and ``clip_gradients`` act on."""
+    """Implements a Module's ``optimizers``, ``manual_backward``, ``toggle_optimizer`` and ``clip_gradients``."""
 
     def __init__(self, run: RunContext, optimizers: Sequence[Optimizer], module: nn.Module) -> None:
         self._run, self._module = run, module
@@ -119,6 +118,7 @@ class Controls:
         elif hooks:
             self.call_before_step(optimizer)
         result = self._steps[index]() if closure is None else self._steps[index](closure)
+        torch.clear_autocast_cache()  # or what is left of training_step computes with the weights before the step
         self._stepped_at[index] = self._backwards
         progress, strategy = self._run.progress, self.strategy
         progress.step = strategy.global_steps() if strategy.counts_steps else progress.step + 1
@@ -154,6 +154,7 @@ class Controls:
         for hook in self._hooks["on_before_backward"]:
             hook(loss)
         self._gradients.backward(loss, *args, **kwargs)
+        torch.clear_autocast_cache()  # the step of a closure changes the weights before it calls the closure again
         self._backwards += 1
         for hook in self._hooks["on_after_backward"]:
             hook()
@@ -175,6 +176,16 @@ class Controls:
             stepped_at < self._backwards and gradients.holds(_parameters(optimizer))
             for stepped_at, optimizer in zip(self._stepped_at, self._plain, strict=True)
         )
+
+    @property
+    def has_unreduced(self) -> bool:
+        """Whether the next backward pass is to reduce gradients of earlier ones too."""
+        return self._gradients is not None and self._gradients.has_unreduced
+
+    def load_open_gradients(self, has_unreduced: bool) -> None:
+        """Note that the module has open gradients, which were loaded, and :attr:`has_unreduced` of the run before."""
+        if self._gradients is not None:
+            self._backwards, self._gradients.has_unreduced = 1, has_unreduced
 
     # -- toggling ------------------------------------------------------------------------------------------------
 

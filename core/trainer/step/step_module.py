@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,8 +12,6 @@ from torch import Tensor, nn
 from ...errors import ConfigurationError, WrongTypeError, quoted
 from ..module.hooks import overridden
 from ..module.module import Module
-
-__all__ = ["StepModule", "kept_tensors_explained", "loss_in", "missing_gradients_explained"]
 
 
 class StepModule(nn.Module):
@@ -33,7 +30,7 @@ class StepModule(nn.Module):
 
     @classmethod
     def of(cls, module: Module) -> StepModule:
-        """The step module of ``module``, the same one in all its runs: a strategy may keep on it what it did to it."""
+        """The step module of ``module``, the same in all its runs: a strategy may store state on it."""
         for step_module in module._step_modules:
             if isinstance(step_module, cls):
                 return step_module
@@ -162,37 +159,7 @@ def _one_batch(step: str, batch: Any, batch_idx: int, dataloader_idx: int) -> It
 
 
 def _without_index(method: Callable[[Any], Any], batch: Any, batch_idx: int) -> Any:
-    del batch_idx
     return method(batch)
-
-
-@contextmanager
-def kept_tensors_explained() -> Iterator[None]:
-    """Say what torch's error about tensors of inference mode means here: the user has not turned that mode on."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "nference tensor" in str(error) and not hasattr(error, "__notes__"):
-            error.add_note(
-                "Validation ran in inference mode, also before training. If the module keeps a tensor that it has "
-                "created there, such as a cache, create it in __init__, or set Trainer(inference_mode=False)."
-            )
-        raise
-
-
-@contextmanager
-def missing_gradients_explained() -> Iterator[None]:
-    """Say what torch's error about gradients means in an evaluation, which has none."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "nference tensor" in str(error) or "does not require grad" in str(error):
-            error.add_note(
-                "Evaluation runs without gradients, and by default in inference mode, which torch.enable_grad does not "
-                "end. For a step that computes gradients, set Trainer(inference_mode=False), and compute them "
-                "in `with torch.enable_grad():`."
-            )
-        raise
 
 
 def loss_in(output: Any) -> Tensor:

@@ -136,7 +136,7 @@ def check_values(runtime: Runtime, rank: int) -> None:
         assert runtime.strategy.all_gather_object(own_numbers)[2].dtype is dtype
     with pytest.raises(ConfigurationError, match=r"torch.uint64, in which torch does not compute. Convert it"):
         runtime.reduce(torch.tensor(1, dtype=torch.uint64), "sum")
-    with pytest.raises(ConfigurationError, match=r"torch.complex64, of which only the mean and the sum"):
+    with pytest.raises(ConfigurationError, match=r"torch.complex64, which supports only the mean and the sum"):
         runtime.reduce(torch.tensor(1j), "max")
 
     assert runtime.gather_object([rank] * rank) == [1, 2, 2]

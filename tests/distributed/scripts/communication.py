@@ -99,6 +99,36 @@ def check_accumulation_on_a_static_graph() -> None:
         assert torch.allclose(one, torch.stack(others).sum(0) / 2, rtol=1e-5, atol=1e-7)
 
 
+class Penalized(nn.Linear):
+    """Differentiates by its inputs within its forward pass."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs = inputs.requires_grad_()
+        outputs = super().forward(inputs)
+        (gradients,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
+        return outputs + gradients.square().sum()
+
+
+def check_other_gradients_on_a_static_graph() -> None:
+    """``torch.autograd.grad`` before the first backward pass is refused; within the forward pass it may come."""
+    with Runtime(accelerator="cpu", strategy=DDPStrategy(static_graph=True), devices=2) as runtime:
+        module = Penalized(8, 4)
+        model = runtime.prepare(module)
+        for step in range(3):
+            given = inputs(runtime.process_index, step)
+            if not step:
+                for wanted in (given.requires_grad_(), list(module.parameters())):
+                    with pytest.raises(ConfigurationError, match="static_graph=True: torch records the first pass"):
+                        torch.autograd.grad(model(given).sum(), wanted)
+            runtime.backward(model(given).mean())
+            if step:
+                torch.autograd.grad(model(given).sum(), list(module.parameters()))
+        for parameter in module.parameters():
+            assert parameter.grad is not None
+            one, other = runtime.gather(parameter.grad[None])
+            assert torch.equal(one, other)
+
+
 def check_power_sgd_in_buckets() -> None:
     """At full rank it is the mean, of whichever bucket: here each layer is one, and all are of one shape."""
     results = []
@@ -159,6 +189,7 @@ if __name__ == "__main__":
         process = first.process_index
     check_hooks(process)
     check_accumulation_on_a_static_graph()
+    check_other_gradients_on_a_static_graph()
     check_power_sgd_in_buckets()
     check_sharded(Path(os.environ["OUT"]) / "checkpoint")
     print(f"process {process} is through")

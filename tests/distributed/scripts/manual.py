@@ -58,6 +58,19 @@ class Unsynchronized(gan.GAN):
         first.zero_grad()
 
 
+class Across(gan.GAN):
+    """Accumulates gradients over two batches; the processes exchange them in the second."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        first, _ = self.optimizers()
+        steps = batch_idx % 2 == 1
+        with first.toggle_model(sync_grad=steps):
+            self.manual_backward(gan.judge(self.discriminator, self.generator(batch[1]), True) / 2)
+        if steps:
+            first.step()
+            first.zero_grad()
+
+
 class Die(Callback):
     def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
         if trainer.current_epoch == 1 and batch_idx == 2:
@@ -68,8 +81,10 @@ class Die(Callback):
 
 def main() -> None:
     processes, strategy, epochs, mode, batch, options = sys.argv[1:]
-    kind: Any = {"uneven": Uneven, "unsynchronized": Unsynchronized}.get(mode, gan.GAN)
-    module = kind(**json.loads(options))
+    given = json.loads(options)
+    default = Across if given.pop("across", False) else gan.GAN
+    kind: Any = {"uneven": Uneven, "unsynchronized": Unsynchronized}.get(mode, default)
+    module = kind(**given)
     trainer = Trainer(
         accelerator="cpu",
         strategy=strategy,

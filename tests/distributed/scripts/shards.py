@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from core import Runtime
 from core.checkpoints import ShardedCheckpointIO, is_committed, local_store
 from core.errors import CheckpointError
-from core.precisions.gradients import clip_gradients
+from core.precisions.gradient_clipping import clip_gradients
 from core.strategies import DDPStrategy
 
 OUT = Path(os.environ["OUT"])

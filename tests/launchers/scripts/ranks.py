@@ -14,7 +14,7 @@ import torch.distributed as dist
 from core.errors import LaunchError
 from core.strategies.launchers import FunctionLauncher, ScriptLauncher
 from core.strategies.process_group import JoinedGroup, join
-from core.strategies.store.run_store import connect_store, host_store
+from core.strategies.store.tcp_store import connect_store, host_store
 
 
 def say(**facts: Any) -> None:

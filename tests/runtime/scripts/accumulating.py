@@ -63,9 +63,11 @@ def distance(model: nn.Module, expected: nn.Module) -> float:
     )
 
 
-def runtime(steps: Any = STEPS) -> Runtime:
+def runtime(steps: Any = STEPS, **options: Any) -> Runtime:
     strategy = DDPStrategy(communication_hook=counting)
-    return Runtime(accelerator="cpu", strategy=strategy, devices=PROCESSES, gradient_accumulation_steps=steps)
+    return Runtime(
+        accelerator="cpu", strategy=strategy, devices=PROCESSES, gradient_accumulation_steps=steps, **options
+    )
 
 
 def token_losses(model: nn.Module, batch: Any) -> Tensor:
@@ -109,9 +111,9 @@ def train(steps: Any, is_stream: bool, is_weighted: bool) -> dict[str, Any]:
     return {"distance": distance(module, expected), "moved": moved, "reductions": len(sent)}
 
 
-def uneven() -> dict[str, Any]:
+def uneven(precision: str) -> dict[str, Any]:
     """Process 0 has a batch more than the others, which add gradients of zero."""
-    one = runtime(1)
+    one = runtime(1, precision=precision)
     module = network()
     model, optimizer = one.prepare(module, SGD(module.parameters(), lr=0.1))
     inputs, targets, _ = data()
@@ -126,7 +128,8 @@ def uneven() -> dict[str, Any]:
             optimizer.step()
             optimizer.zero_grad()
             steps += 1
-    expected = network()
+    expected = network().to(next(module.parameters()).dtype)
+    inputs, targets = (part.to(next(module.parameters()).dtype) for part in (inputs, targets))
     plain = SGD(expected.parameters(), lr=0.1)
     for start in range(0, items, PROCESSES):
         for number in range(start, min(start + PROCESSES, items)):
@@ -203,6 +206,44 @@ def repeated(way: str, steps: int = 1, **arguments: Any) -> float:
         plain.zero_grad()
     one.teardown()
     return distance(module, expected)
+
+
+class TwoHeads(nn.Module):
+    """Its outputs share a layer, and have one each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk, self.heads = nn.Linear(4, 8), nn.ModuleList(nn.Linear(8, 2) for _ in range(2))
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        hidden = self.trunk(inputs).tanh()
+        return [head(hidden) for head in self.heads]
+
+
+def losses_of_heads(**arguments: Any) -> tuple[float, str]:
+    """A backward pass for each head: the distance to plain torch, and what is said of an error."""
+    one = Runtime(accelerator="cpu", strategy=DDPStrategy(**arguments), devices=PROCESSES)
+    module, expected = TwoHeads(), TwoHeads()
+    inputs = data()[0]
+    model, optimizer = one.prepare(module, SGD(module.parameters(), lr=0.1))
+    plain = SGD(expected.parameters(), lr=0.1)
+    try:
+        for _ in range(2):
+            first, second = model(inputs[one.process_index :: PROCESSES])
+            one.backward(first.square().mean(), retain_graph=True)
+            one.backward((second - 1).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+            first, second = expected(inputs)
+            (first.square().mean() + (second - 1).square().mean()).backward()
+            plain.step()
+            plain.zero_grad()
+    except RuntimeError as error:
+        return 0.0, "\n".join(getattr(error, "__notes__", ["nothing"]))
+    finally:
+        one.teardown()
+    return distance(module, expected), ""
 
 
 def refused() -> list[str]:
@@ -298,7 +339,7 @@ def main() -> None:
         "stream, tokens": train(STEPS, True, True),
         "each": train(each, False, False),
         "each, tokens": train(each, True, True),
-        "uneven": uneven(),
+        "uneven": [uneven(precision) for precision in ("32-true", "64-true", "bf16-mixed")],
         "later": synchronized_later(),
         "later, unused": synchronized_later(find_unused_parameters=True),
         "repeated": {
@@ -312,6 +353,9 @@ def main() -> None:
             "passes, static": repeated("passes", static_graph=True),
             "losses, views": repeated("losses", gradient_as_bucket_view=True),
         },
+        "heads": losses_of_heads(),
+        "heads, unused": losses_of_heads(find_unused_parameters=True),
+        "heads, static": losses_of_heads(static_graph=True),
         "refused": refused(),
         "changed": changed_later(),
         "schedules": long_schedule(),

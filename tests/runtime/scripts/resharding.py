@@ -22,7 +22,7 @@ from core.errors import CheckpointError
 from core.runtime.checkpoint import run_state
 
 OUT = Path(os.environ["OUT"])
-run_state.PATIENCE = 0.5  # type: ignore[attr-defined]
+run_state.STATES_SECONDS = 0.5  # type: ignore[attr-defined]
 
 
 def main(phase: str, world: int) -> None:

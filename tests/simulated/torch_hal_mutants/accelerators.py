@@ -362,14 +362,14 @@ class RestoresAll(SimxAccelerator):
 
 
 class CountsTheFirst(SimxAccelerator):
-    """Statistics are those of device 0, whichever is asked about."""
+    """Statistics are always of device 0."""
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
         return super().get_device_stats("simx:0")
 
 
 class CountsTheCurrent(SimxAccelerator):
-    """Statistics are those of the current device, whichever is asked about."""
+    """Statistics are always of the current device."""
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
         return super().get_device_stats(f"simx:{_module().current_device()}")

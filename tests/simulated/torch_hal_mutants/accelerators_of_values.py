@@ -119,7 +119,7 @@ class RewindsGenerators(SimxAccelerator):
 
 
 class HoldsALock(SimxAccelerator):
-    """It cannot be pickled, as a strategy that spawns processes pickles it."""
+    """It cannot be pickled, which a strategy that spawns processes needs."""
 
     def __init__(self) -> None:
         super().__init__()

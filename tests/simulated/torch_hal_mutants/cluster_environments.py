@@ -54,7 +54,7 @@ class NamesNoRank(TorchElasticEnvironment):
 
 
 class NamesTheMachine(TorchElasticEnvironment):
-    """Its spec takes the rank of the machine for that of the process."""
+    """Its spec names the rank of the machine as the rank of the process."""
 
 
 class SharesItsLocalRank(TorchElasticEnvironment):
@@ -117,7 +117,7 @@ class NeedsTorch(LocalEnvironment):
 
 
 class CountsMachinesAsProcesses(_Unchecked):
-    """The number of machines is that of processes."""
+    """The number of machines is the number of processes."""
 
     @property
     def num_nodes(self) -> int:
@@ -125,7 +125,7 @@ class CountsMachinesAsProcesses(_Unchecked):
 
 
 class CountsLocally(_Unchecked):
-    """The world size is that of one machine."""
+    """The world size counts one machine only."""
 
     @property
     def world_size(self) -> int:
@@ -244,7 +244,7 @@ class ForgetsItsRank(TorchElasticEnvironment):
 
 
 class TakesItsOwnForNone(TorchElasticEnvironment):
-    """An empty mapping counts as none, so that this process's variables are read."""
+    """With an empty mapping, this process's variables are read."""
 
     def __init__(self, environ: Variables = None) -> None:
         super().__init__(environ or None)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from core.precisions import DoublePrecision, FullPrecision, HalfPrecision, MixedPrecision, Precision
 from core.precisions.dtypes import to_floating
-from core.precisions.gradients import clip_gradients
+from core.precisions.gradient_clipping import clip_gradients
 from core.utilities.nested import map_tensors
 
 
@@ -408,7 +408,7 @@ class LooksAway(FullPrecision):
 
 
 class SaysNothingOfIt(MixedPrecision):
-    """A step that is left out is never told of."""
+    """A skipped step is never reported."""
 
     def __init__(self) -> None:
         super().__init__("float16")

@@ -94,7 +94,7 @@ class AlwaysInSync(_Forking):
 
 
 class SkipsTheRest(_Forking):
-    """Of what is evaluated, it takes the first process's part for all."""
+    """It returns only the first process's part of evaluated data."""
 
     def gather_shards(self, obj: Any) -> list[Any]:
         return super().gather_shards(obj)[:1]

@@ -22,6 +22,7 @@ from types import ModuleType
 __all__ = ["build", "load"]
 
 _SOURCES = Path(__file__).parent / "csrc"
+_MODULE = _SOURCES / "module.cpp"
 _NAME = "_native"
 
 
@@ -67,16 +68,18 @@ def _command() -> list[str]:
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         f"-DTORCH_EXTENSION_NAME={_NAME}",
         *(f"-I{path}" for path in includes),
-        str(_SOURCES / "module.cpp"),
+        str(_MODULE),
         f"-L{home / 'lib'}",
         *("-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"),
     ]
 
 
 def _key(command: list[str]) -> str:
+    """What the result depends on: that is not where the sources are installed."""
     import torch
 
-    digest = hashlib.sha256("\0".join([torch.__version__, sys.version, *command]).encode())
+    elsewhere = [argument for argument in command if argument != str(_MODULE)]
+    digest = hashlib.sha256("\0".join([torch.__version__, sys.version, *elsewhere]).encode())
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:32]

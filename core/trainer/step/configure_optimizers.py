@@ -1,30 +1,18 @@
-"""The result of a Module's ``configure_optimizers`` in one form, and the times at which its schedulers are stepped."""
+"""The result of a Module's ``configure_optimizers``, checked and brought into one form."""
 
 from __future__ import annotations
 
 import inspect
-import logging
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...errors import ConfigurationError, WrongTypeError, nearest, quoted
 from ...hints.argument_checks import instead_of_class
-from ...strategies.base import Strategy
-from ..metrics.metric_log import MetricLog
-from ..module.hooks import overridden
-from ..module.module import Module
-
-__all__ = ["Optimization", "Schedule", "Schedules", "needs_closure", "read_optimizers", "takes_closure"]
-
-logger = logging.getLogger(__name__)
-
-INTERVALS = ("epoch", "step")
+from .lr_schedulers import INTERVALS, LRSchedulerConfig
 
 VALID = (
     "an optimizer; a list of optimizers; [optimizer], [scheduler]; {'optimizer': ..., 'lr_scheduler': scheduler or "
@@ -37,29 +25,11 @@ NO_EFFECT_IN_MANUAL = ("interval", "frequency", "monitor", "strict", "reduce_on_
 
 
 @attrs.frozen
-class Schedule:
-    """A learning rate scheduler, and how the Trainer steps it."""
-
-    scheduler: Any
-    name: str | None = None
-    """What it is called in logs."""
-    interval: str = "epoch"
-    frequency: int = 1
-    """The number of intervals between two steps."""
-    reduce_on_plateau: bool = False
-    """Whether its ``step`` takes the newest value of :attr:`monitor`."""
-    monitor: str | None = None
-    """The name of a logged metric."""
-    strict: bool = True
-    """Whether a missing metric is an error, and not only a warning."""
-
-
-@attrs.frozen
 class Optimization:
     """Optimizers and schedules."""
 
     optimizers: tuple[Optimizer, ...] = ()
-    schedules: tuple[Schedule, ...] = ()
+    schedules: tuple[LRSchedulerConfig, ...] = ()
 
 
 def read_optimizers(given: Any, automatic: bool = True) -> Optimization:
@@ -75,7 +45,7 @@ def read_optimizers(given: Any, automatic: bool = True) -> Optimization:
             that the Trainer would step.
     """
     optimizers: list[Any] = []
-    schedules: list[Schedule] = []
+    schedules: list[LRSchedulerConfig] = []
     for optimizer, schedulers, monitor in _pairs(given):
         if not isinstance(optimizer, Optimizer):
             what = _shown(optimizer) if optimizer is given else f"{_shown(given)}, with {_shown(optimizer)}"
@@ -130,7 +100,7 @@ def _from_mapping(given: Mapping[str, Any]) -> tuple[Any, list[Any], str | None]
     return given["optimizer"], schedulers, given.get("monitor")
 
 
-def _schedule(given: Any, monitor: str | None, automatic: bool) -> Schedule:
+def _schedule(given: Any, monitor: str | None, automatic: bool) -> LRSchedulerConfig:
     options: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"scheduler": given}
     for name in options:
         if name not in _FIELDS:
@@ -145,11 +115,11 @@ def _schedule(given: Any, monitor: str | None, automatic: bool) -> Schedule:
         )
     if not automatic:
         _check_manual(options)
-        return Schedule(**options)
+        return LRSchedulerConfig(**options)
     options.setdefault("reduce_on_plateau", isinstance(scheduler, ReduceLROnPlateau))
     if monitor is not None:
         options.setdefault("monitor", monitor)
-    schedule = Schedule(**options)
+    schedule = LRSchedulerConfig(**options)
     _check_automatic(schedule)
     return schedule
 
@@ -163,7 +133,7 @@ def _check_manual(options: Mapping[str, Any]) -> None:
         )
 
 
-def _check_automatic(schedule: Schedule) -> None:
+def _check_automatic(schedule: LRSchedulerConfig) -> None:
     name = type(schedule.scheduler).__name__
     if schedule.interval not in INTERVALS or type(schedule.frequency) is not int or schedule.frequency < 1:
         raise ConfigurationError(
@@ -187,7 +157,7 @@ def _check_automatic(schedule: Schedule) -> None:
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
-    """Whether the optimizer's ``step`` cannot be called without a closure, as that of LBFGS."""
+    """Whether the optimizer's ``step`` cannot be called without a closure, as with LBFGS."""
     return any(parameter.default is parameter.empty for parameter in _step_parameters(optimizer))
 
 
@@ -203,84 +173,9 @@ def _step_parameters(optimizer: Optimizer) -> list[inspect.Parameter]:
     return [parameter for parameter in parameters if parameter.kind not in variable]
 
 
-_FIELDS = tuple(field.name for field in attrs.fields(Schedule))
+_FIELDS = tuple(field.name for field in attrs.fields(LRSchedulerConfig))
 
 
 def _shown(given: Any) -> str:
     text = repr(given)
     return text if len(text) <= 80 and "\n" not in text else f"an object of type {type(given).__name__}"
-
-
-class Schedules:
-    """Steps the schedulers of a fit.
-
-    Args:
-        schedules: What is stepped, and how.
-        module: Its ``lr_scheduler_step`` is called if it is overridden.
-        metric_log: Has the metrics that schedulers monitor.
-        strategy: Of the run.
-    """
-
-    def __init__(
-        self, schedules: Sequence[Schedule], module: Module, metric_log: MetricLog, strategy: Strategy
-    ) -> None:
-        self._metric_log, self._strategy = metric_log, strategy
-        self._step = overridden(module, Module, "lr_scheduler_step") or partial(Module.lr_scheduler_step, module)
-        self._plain: dict[str, list[Schedule]] = {interval: [] for interval in INTERVALS}
-        self._monitoring: dict[str, list[Schedule]] = {interval: [] for interval in INTERVALS}
-        for schedule in schedules:
-            (self._monitoring if schedule.reduce_on_plateau else self._plain)[schedule.interval].append(schedule)
-
-    def has(self, interval: str) -> bool:
-        """Whether any scheduler is stepped at this interval."""
-        return bool(self._plain[interval] or self._monitoring[interval])
-
-    def step(self, interval: str, count: int) -> None:
-        """Step those of ``interval`` that monitor nothing and whose frequency divides ``count``.
-
-        Args:
-            interval: ``"epoch"`` or ``"step"``.
-            count: The number of epochs or optimizer steps so far.
-        """
-        for schedule in self._plain[interval]:
-            if count % schedule.frequency == 0:
-                self._step(schedule.scheduler, None)
-
-    def step_monitoring(self, interval: str, count: int) -> None:
-        """Step the schedulers that monitor a metric; every process calls this. Each measured value counts once.
-
-        Raises:
-            ConfigurationError: A metric was not logged.
-        """
-        if self._monitoring[interval]:
-            self._metric_log.exchange()
-        judged = self._metric_log.judged
-        for index, schedule in enumerate(self._monitoring[interval]):
-            key, measured_at = f"{interval}/{index}", self._metric_log.measured_at(str(schedule.monitor))
-            if count % schedule.frequency == 0 and judged.get(key) != measured_at:
-                judged[key] = measured_at
-                metric = self._metric(schedule)
-                if metric is not None:
-                    self._step(schedule.scheduler, metric)
-
-    def _metric(self, schedule: Schedule) -> Tensor | None:
-        """The newest value, the mean over the processes: with their own values, their learning rates would differ."""
-        found = self._metric_log.latest
-        value = found.get(str(schedule.monitor))
-        if value is not None:
-            if self._strategy.world_size == 1:
-                return value
-            with self._strategy.assume_alike():
-                values = self._strategy.all_gather(value.detach().double()).cpu()
-            return values[0] if bool((values == values[0]).all()) else values.mean()
-        name = type(schedule.scheduler).__name__
-        said = (
-            f"{name} monitors {schedule.monitor!r}, which was not logged. Logged so far: {quoted(found) or 'nothing'}"
-        )
-        if schedule.strict:
-            raise ConfigurationError(
-                f"lr_scheduler: {said}. Log it with self.log in training or validation, set 'frequency' to the number "
-                "of epochs between two validations, or set 'strict': False to skip the scheduler's step."
-            )
-        logger.warning("lr_scheduler: %s. Its step is skipped", said)
-        return None

@@ -1,4 +1,4 @@
-"""The store of a run: serving it, connecting to it, and what is said of a wait or of a network interface."""
+"""The TCP store of a run: rank 0 serves it on a port, a free one unless one is named, and the others connect to it."""
 
 from __future__ import annotations
 
@@ -6,40 +6,18 @@ import atexit
 import ctypes
 import errno
 import ipaddress
-import logging
 import os
-import re
 import socket
-import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import torch.distributed as dist
 
-from ...environments.local import GLOO_INTERFACE
 from ...errors import LaunchError
 from ...utilities.torch_private import LIBUV_TAKES_SOCKETS, PrefixStore, Store, TCPStore, clone_of_store
-from ..time_limits import CONNECTING_SECONDS, LONGEST_PAUSE_SECONDS, PORT_SECONDS, TELL_SECONDS
-
-__all__ = [
-    "Patience",
-    "RunStore",
-    "address_of",
-    "advice",
-    "another_connection",
-    "connect_store",
-    "host_store",
-    "interface_towards",
-    "is_loopback",
-    "named_address",
-]
-
-logger = logging.getLogger(__name__)
-
+from ..time_limits import CONNECTING_SECONDS, LONGEST_PAUSE_SECONDS, PORT_SECONDS, LongWait
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 _hosted: dict[int, TCPStore] = {}
@@ -183,11 +161,11 @@ def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT)
     # Torch waits forever for the answer of whatever accepts the connection. So it does in another thread.
     thread = threading.Thread(target=connect, name="core-connect", daemon=True)
     thread.start()
-    patience = Patience(f"this process waits for rank 0, which serves the store at {host}:{port}", timeout)
-    while thread.is_alive() and not patience.is_over:
-        thread.join(patience.seconds_to_next)
+    wait = LongWait(f"this process waits for rank 0, which serves the store at {host}:{port}", timeout)
+    while thread.is_alive() and not wait.is_over:
+        thread.join(wait.seconds_to_next)
         if thread.is_alive():
-            patience.tell()
+            wait.tell()
     thread.join(1.0)  # torch's own error at the same limit says more
     if thread.is_alive():
         # If torch gives up while the interpreter ends, it aborts the process.
@@ -204,122 +182,9 @@ def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT)
     raise LaunchError(f"no store answers at {host}:{port} for the processes to meet: {errors[0]}") from errors[0]
 
 
-class Patience:
-    """A wait for other processes: logs one warning when it gets long.
-
-    Args:
-        what: Who waits for what, where.
-        limit: How long it waits.
-    """
-
-    def __init__(self, what: str, limit: timedelta) -> None:
-        self._what, self._limit = what, limit
-        self._begin = time.monotonic()
-        self._has_told = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the time limit is reached."""
-        return self.seconds_left <= 0
-
-    @property
-    def seconds_left(self) -> float:
-        """Until the time limit."""
-        return self._begin + self._limit.total_seconds() - time.monotonic()
-
-    @property
-    def seconds_to_next(self) -> float:
-        """Until :meth:`tell` has something to say, or the time limit."""
-        to_tell = self._begin + TELL_SECONDS - time.monotonic()
-        return max(0.0, self.seconds_left if self._has_told else min(to_tell, self.seconds_left))
-
-    def tell(self, whom: Callable[[], str] | None = None) -> None:
-        """Log a warning, once, if the wait has become long.
-
-        Args:
-            whom: Returns for whom it waits; called only for the warning.
-        """
-        waited = time.monotonic() - self._begin
-        if self._has_told or waited < TELL_SECONDS or self.is_over:
-            return
-        self._has_told = True
-        until = datetime.now().astimezone() + timedelta(seconds=self.seconds_left)
-        logger.warning(
-            "%s%s since %.0f s, at most until %s",
-            self._what,
-            "" if whom is None else f", {whom()},",
-            waited,
-            f"{until:%Y-%m-%d %H:%M:%S %Z}",
-        )
-
-
 def address_of(store: Store) -> str:
     """Where ``store`` is served, as in ``" at 127.0.0.1:29500"``; empty if it has none."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     host, port = getattr(store, "host", None), getattr(store, "port", None)
     return "" if host is None or port is None else f" at {host}:{port}"
-
-
-# Of Linux: asks for an interface's address. It fills a struct ifreq, whose address follows 20 bytes.
-_SIOCGIFADDR = 0x8915
-_UNREACHED = re.compile(r"connectFullMesh|[Cc]onnect timeout|timed out connecting|find address|makeDevice|getaddrinfo")
-
-
-def named_address() -> str:
-    """The address that this machine's name stands for; empty if none."""
-    try:
-        return str(socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError:
-        return ""
-
-
-def is_loopback(address: str) -> bool:
-    """Whether no other machine can reach this address."""
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
-
-
-def interface_towards(host: str) -> str:
-    """The interface by which this machine reaches ``host``; empty if that cannot be said, as where it is not Linux."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing
-            own = probe.getsockname()[0]
-    except OSError:
-        return ""
-    return next((name for name, each in _addresses().items() if each == own), "")
-
-
-def advice(error: BaseException) -> str:
-    """What to do about an error of gloo, if it may be one of the interface; else empty."""
-    if not _UNREACHED.search(str(error)):
-        return ""
-    found = [f"{name!r} ({address})" for name, address in _addresses().items() if not is_loopback(address)]
-    here = f" Interfaces of this machine: {', '.join(found)}." if found else ""
-    named = named_address()
-    own = f"the address that this machine's name stands for, {named}" if named else "that of this machine's name"
-    return (
-        f". Gloo listens at the interface that {GLOO_INTERFACE} names; without it, at {own}. If the other machines "
-        f"cannot reach that, set {GLOO_INTERFACE} on each machine.{here}"
-    )
-
-
-def _addresses() -> dict[str, str]:
-    """By interface, its IPv4 address; those without one are left out. Empty where this is not Linux."""
-    found: dict[str, str] = {}
-    try:
-        import fcntl
-
-        names = [name for _, name in socket.if_nameindex()]
-    except (ImportError, OSError):
-        return found
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        for name in names:
-            with suppress(OSError):
-                answer = fcntl.ioctl(one.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                found[name] = socket.inet_ntoa(answer[20:24])
-    return found
