@@ -1,6 +1,7 @@
-"""The near side of the fork server: a process that was started to train has the server fork what is to be it.
+"""Client of the fork server: a process that is started to train asks the server for a fork that does its work.
 
-It then only stands for that process: it passes signals on, ends as that one ends, and takes it along when killed.
+From then on it is a proxy for the forked process: it forwards signals, exits with the same code, and if it is killed,
+the server kills the forked process.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 
 PASSED_ON = tuple(getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "ABRT", "USR1", "USR2"))
 READ_AT_IMPORT = ("LD_", "MALLOC_", "MKL_", "NUMPY_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH_")
-"""What the variables begin with that torch, and the libraries in it, read when they are loaded."""
+"""Prefixes of variables that torch and its libraries read when they are loaded."""
 READ_AT_START = ("PYTHONHASHSEED", "PYTHONMALLOC", "PYTHONHOME", "PYTHONINTMAXSTRDIGITS", "PYTHONUTF8")
 """Variables that Python reads before it runs anything."""
 ROOT = Path(__file__).parents[2]
@@ -30,18 +31,18 @@ QUESTIONS = (
     "torch_hal_devkit.checkpoint_probes:",
     *(f"torch_hal_devkit.probes:{name}" for name in ("forked_after_use", "import_changes", "use_changes")),
 )
-"""What the kit asks that begins with an import of torch."""
+"""Questions of the conformance kit to a separate process whose answer begins with an import of torch."""
 HEAD = 8
-"""Bytes that say how long a task is."""
+"""Length in bytes of the header, which holds the length of the task."""
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-"""The variable by which torch, when imported, loads other packages or none: the forked process heeds it."""
+"""Whether torch loads packages of other devices when it is imported: the forked process reads it, not the server."""
 READ_LATER = (AUTOLOAD, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
-"""Those among them that need not be the server's; ``torch-hal run`` sets the second, torchrun the third."""
+"""Those of them that may differ from the server's: ``torch-hal run`` sets the second, torchrun the third."""
 
 
 def hand_over_if_it_trains() -> None:
-    """Hand this process's task over where a server that is just like this process can do it; else go on."""
-    if "fork_server" in sys.modules:  # it was handed over
+    """Let the fork server do the work of this process, if it trains and the server has the same settings."""
+    if "fork_server" in sys.modules:  # this is a forked process
         return
     what, position = what_python_runs(sys.orig_argv)
     if not trains(what, sys.orig_argv[position:]) or sys._xoptions:
@@ -56,7 +57,7 @@ def hand_over_if_it_trains() -> None:
 
 
 def trains(what: str, arguments: list[str]) -> bool:
-    """Whether a command that runs a script, a module or code, is one that imports torch."""
+    """Whether a command, which runs a script, a module or code, imports torch."""
     if what == "script":
         folder = Path(arguments[0]).absolute().parent
         return (folder.name == "scripts" and "tests" in folder.parts) or folder in [ROOT / name for name in FOLDERS]
@@ -67,19 +68,19 @@ def trains(what: str, arguments: list[str]) -> bool:
         return False
     is_asked = "getattr(importlib.import_module(module), function)" in arguments[1]  # by the kit
     if "multiprocessing.spawn" in arguments[1] or (is_asked and asked(arguments[2]).startswith(QUESTIONS)):
-        return b"fork_server" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes()  # who starts it was forked
+        return b"fork_server" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes()  # its parent was forked
     return "--conformance-child" in arguments[1]
 
 
 def asked(folder: str) -> str:
-    """What the kit asks a separate process, which finds its task in ``folder``."""
+    """The question of the kit to a separate process, from the file in ``folder``."""
     with open(os.path.join(folder, "task"), encoding="utf-8") as file:
         question: str = json.load(file)["question"]
     return question
 
 
 def what_python_runs(argv: list[str]) -> tuple[str, int]:
-    """``"script"``, ``"-m"``, ``"-c"`` or nothing, and where in ``argv`` it says so."""
+    """``"script"``, ``"-m"``, ``"-c"`` or ``""``, and its index in ``argv``."""
     position = 1
     while position < len(argv):
         argument = argv[position]
@@ -92,7 +93,7 @@ def what_python_runs(argv: list[str]) -> tuple[str, int]:
 
 
 def likeness(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What must be the same in the server and in the process that asks it, as JSON reads it."""
+    """Settings that the server and the process that asks it must share, as values of JSON."""
     flags = {
         name: getattr(sys.flags, name)
         for name in dir(sys.flags)
@@ -103,12 +104,12 @@ def likeness(environ: Mapping[str, str]) -> dict[str, Any]:
         for name, value in environ.items()
         if (name.startswith(READ_AT_IMPORT) or name in READ_AT_START) and name not in READ_LATER
     }
-    network = os.readlink("/proc/self/ns/net")  # tests make hosts of their own
+    network = os.readlink("/proc/self/ns/net")  # some tests create network namespaces
     return {"executable": sys.executable, "flags": flags, "variables": variables, "network": network}
 
 
 def task(what: str, position: int) -> dict[str, Any]:
-    """All that the forked process takes over, but for its files."""
+    """State of this process that the forked one takes over, except open files."""
     streams: tuple[Any, ...] = (sys.stdin, sys.stdout, sys.stderr)
     return {
         "what": what,
@@ -145,21 +146,21 @@ def umask() -> int:
 
 
 def inherited() -> list[int]:
-    """The files that this process was given: the three streams, and what a program would inherit."""
+    """Descriptors that this process passes on: the three streams and all that are inheritable."""
     further = []
     for name in os.listdir("/proc/self/fd"):
         try:
             if int(name) > 2 and os.get_inheritable(int(name)):
                 further.append(int(name))
-        except OSError:  # that of the listing
+        except OSError:  # the descriptor that listdir used
             continue
     return [0, 1, 2, *sorted(further)]
 
 
 def stand_for_it(channel: socket.socket, reader: Any, what: dict[str, Any]) -> NoReturn:
-    """Send the task; end when it ends, and in the same way."""
+    """Send the task to the server, then exit when the forked process does, with its code or signal."""
     payload = json.dumps(what).encode()
-    # The forked process may be seen at work before its number is known here: a signal waits until it can be passed on.
+    # A test may send a signal once the forked process prints; its pid may arrive here later, so block signals.
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     socket.send_fds(channel, [f"{len(payload):{HEAD}}".encode()], what["files"])
     channel.sendall(payload)

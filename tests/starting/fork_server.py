@@ -1,7 +1,7 @@
-"""The far side: a process that has imported torch, and forks for each task one that goes on as if it had just begun.
+"""Fork server: imports torch once and forks a process for each task, which runs as a newly started Python would.
 
-Importing torch and what its optimizers import takes seconds of a processor, which hundreds of processes of a test
-session would each spend. It serves until the process that started it is gone.
+Importing torch takes seconds of CPU time, and a test session starts hundreds of processes. The server exits when the
+process that started it has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 from fork_client import AUTOLOAD, HEAD, likeness
 
 PLAIN_FILTERS = list(warnings.filters)
-os.environ[AUTOLOAD] = "0"  # what is forked may be told of other devices
+os.environ[AUTOLOAD] = "0"  # a forked process may have another value
 VARIABLES = dict(os.environ)
 
 import imported  # noqa: E402, F401
@@ -38,14 +38,14 @@ import torch  # noqa: E402
 SET_BY_IMPORTS = {name: value for name, value in os.environ.items() if VARIABLES.get(name) != value}
 PR_SET_PDEATHSIG = 1
 FAR = 200
-"""Where files are put while the numbers that they are to have may still be others'."""
+"""First of the temporary descriptors, used while the final ones may still be taken."""
 
 
 class Server:
     """Forks a process for each connection.
 
     Args:
-        listener: Where they come in.
+        listener: The listening socket.
     """
 
     def __init__(self, listener: socket.socket) -> None:
@@ -54,14 +54,14 @@ class Server:
         self.poll = select.poll()
         self.poll.register(listener, select.POLLIN)
         self.channels: dict[int, socket.socket] = {}
-        """By number."""
+        """By descriptor."""
         self.processes: dict[int, int] = {}
-        """By number of a channel: the process that was forked for it, and lives."""
+        """By descriptor of a channel: the pid of the running process that was forked for it."""
         self.ends: dict[int, int] = {}
-        """By number of what tells the end of a process: the number of its channel."""
+        """By pidfd of a forked process: the descriptor of its channel."""
 
     def serve(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Serve until who started this process is gone; in each forked process, return its task and its files."""
+        """Serve until the parent has ended. In each forked process, return its task and its descriptors."""
         parent = os.getppid()
         while os.getppid() == parent:
             for number, _ in self.poll.poll(500):
@@ -76,7 +76,7 @@ class Server:
         return None
 
     def greet(self) -> None:
-        """Tell a process that asks what this one is like."""
+        """Send the settings of this process to a client."""
         channel, _ = self.listener.accept()
         self.channels[channel.fileno()] = channel
         self.poll.register(channel, select.POLLIN)
@@ -84,7 +84,7 @@ class Server:
             channel.sendall(self.like)
 
     def hear(self, number: int) -> tuple[dict[str, Any], list[int]] | None:
-        """Fork for a task that has come; or who asked goes its own way."""
+        """Fork for a client's task, or forget a client that closed the channel since its settings differ."""
         channel = self.channels[number]
         head, files, _, _ = socket.recv_fds(channel, HEAD, 64)
         payload = channel.recv(int(head), socket.MSG_WAITALL) if head else b""
@@ -105,7 +105,7 @@ class Server:
         return None
 
     def kill(self, number: int) -> None:
-        """Who stood for a process is gone: end that one, and its group where it leads one."""
+        """Kill a process whose client has ended, and its process group if it leads one."""
         process = self.processes[number]
         self.poll.unregister(self.channels[number])
         if os.getpgid(process) == process:
@@ -113,7 +113,7 @@ class Server:
         os.kill(process, signal.SIGKILL)
 
     def report(self, end: int) -> None:
-        """A process has ended: tell who stands for it how."""
+        """Send the exit code of a process that has ended to its client."""
         number = self.ends.pop(end)
         self.poll.unregister(end)
         os.close(end)
@@ -123,13 +123,13 @@ class Server:
         self.forget(number)
 
     def forget(self, number: int) -> None:
-        """Be done with a channel."""
+        """Close a channel."""
         with suppress(KeyError):  # it was unregistered when its other end went
             self.poll.unregister(number)
         self.channels.pop(number).close()
 
     def close(self) -> None:
-        """Leave to the server what is its own."""
+        """Close the server's descriptors, in a forked process."""
         self.listener.close()
         for channel in self.channels.values():
             channel.close()
@@ -138,7 +138,7 @@ class Server:
 
 
 def take_over(task: dict[str, Any], files: list[int]) -> None:
-    """Make this process what the one that asked for it would have been."""
+    """Give this forked process the state of its client: files, variables, paths, warnings, signals."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if task["session"] == os.getsid(0):
         os.setpgid(0, task["group"])
@@ -176,7 +176,7 @@ def take_over(task: dict[str, Any], files: list[int]) -> None:
     own, stands = os.getpid(), task["process"]
     real = os.getppid
     os.getppid = lambda: parent_of(stands) if os.getpid() == own else real()
-    # Python sees to its own generator.
+    # Python reseeds its own generator after a fork.
     numpy.random.seed()
     torch.default_generator.seed()
     if torch._is_device_backend_autoload_enabled():
@@ -184,7 +184,7 @@ def take_over(task: dict[str, Any], files: list[int]) -> None:
 
 
 def warn_as(options: list[str]) -> None:
-    """Filter warnings as an interpreter with these options does that has imported what this one has."""
+    """Set the filters of warnings as an interpreter with these options would, after the same imports."""
     of_imports = warnings.filters[: len(warnings.filters) - len(PLAIN_FILTERS)]
     sys.warnoptions[:] = options
     warnings.filters[:] = PLAIN_FILTERS  # type: ignore[index]
@@ -194,7 +194,7 @@ def warn_as(options: list[str]) -> None:
 
 
 def parent_of(process: int) -> int:
-    """The parent of a process; as the system has it for an orphan, where there is no such process."""
+    """The parent of a process; 1, as for an orphan, if there is no such process."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             return int(file.read().rpartition(")")[2].split()[1])
@@ -203,7 +203,7 @@ def parent_of(process: int) -> int:
 
 
 def code_of(task: dict[str, Any], main: dict[str, Any]) -> CodeType:
-    """What is to be run in the namespace ``main``, which is made that of a script, a module or code."""
+    """The code of a script, a module or ``-c``; ``main`` becomes its namespace."""
     arguments = task["arguments"]
     main.clear()
     main.update(

@@ -1,4 +1,4 @@
-"""Having fork servers for a while."""
+"""Fork servers as a context manager."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 WAITING = 64
-"""Processes that may wait for a server at a time."""
+"""Length of the queue of connections to a server."""
 
 
 @contextmanager
 def forks(python: str, environ: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-    """Serve forks of processes that have imported torch: of two, since each has its own order in sets of strings.
+    """Start two servers, which import torch once and fork for each training process of the tests.
+
+    There are two since the order of a set of strings differs between interpreters, and ranks must not depend on it.
 
     Args:
-        python: Their interpreter.
-        environ: Their variables next to this process's; this folder is on its path. So they must be in processes that
-            are to be forked from them.
+        python: The servers' interpreter.
+        environ: Environment variables in addition to this process's; their PYTHONPATH has this folder. Processes with
+            other values of variables that torch reads when it is imported start as usual.
 
     Yields:
-        Those variables, and on Linux the one by which processes find the servers.
+        ``environ``, on Linux with ``FORK_SERVERS``, the servers' addresses.
     """
     if sys.platform != "linux":
         yield environ

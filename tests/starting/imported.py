@@ -1,6 +1,6 @@
-"""What processes that train import, and a fork server has imported before.
+"""The imports of a fork server: packages that training processes need.
 
-Nothing that warns: one that is to take warnings for errors would not hear of it.
+No package here may warn when it is imported: a forked process with ``-W error`` would not raise that warning.
 """
 
 import numpy  # noqa: F401

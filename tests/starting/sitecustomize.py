@@ -1,3 +1,3 @@
-"""What Python runs first in each process of a test session; one that stands before it on the path imports the same."""
+"""Python imports this module at start. A sitecustomize.py earlier on the path must import ``starting`` itself."""
 
 import starting  # noqa: F401

@@ -1,4 +1,4 @@
-"""What each interpreter of a test session begins with."""
+"""Settings for each Python process of a test session, run before anything else."""
 
 import gc
 import os
