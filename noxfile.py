@@ -442,12 +442,13 @@ def bridges_python(session: nox.Session) -> tuple[str, dict[str, str]]:
 @nox.session(venv_backend="none")
 def bridges(session: nox.Session) -> None:
     """Run the tests of the plugins for Lightning and Accelerate on these libraries, with a simulated card."""
-    python, env = bridges_python(session)
-    for name in ("lightning", "accelerate"):
-        with session.chdir(HERE / "plugins" / name):
-            # The tests of a file share its expensive runs.
-            arguments = ("-n", "2", "--dist", "loadfile", "-m", "not exhaustive", *session.posargs)
-            session.run(python, "-m", "pytest", *arguments, env=env)
+    python, environ = bridges_python(session)
+    with forks(python, environ) as env:
+        for name in ("lightning", "accelerate"):
+            with session.chdir(HERE / "plugins" / name):
+                # The tests of a file share its expensive runs.
+                arguments = ("-n", "2", "--dist", "loadfile", "-m", "not exhaustive", *session.posargs)
+                session.run(python, "-m", "pytest", *arguments, env=env)
 
 
 def ray_bridges_python(session: nox.Session) -> tuple[str, dict[str, str]]:
