@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     try:
         check_before_torch(os.environ)
         from .plan import Request, resolve
-        from .plan.config_file import with_config
+        from .plan.request import with_config
 
         environ = None if config is None else with_config(own_environ(), config)
         plan = resolve(Request.read(environ=environ, **options))

@@ -12,7 +12,6 @@ CORE = ROOT / "core"
 FILES = sorted(file.relative_to(CORE) for file in CORE.rglob("*.py") if "__pycache__" not in file.parts)
 
 SHORT = {
-    "callbacks/trainer_queries.py": "what callbacks of two folders ask",
     "checkpoints/disk_remedies.py": "what six files say of a disk",
     "conformance.py": "python -m core.conformance",
     "new_plugin.py": "python -m core.new_plugin",

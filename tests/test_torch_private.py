@@ -129,17 +129,6 @@ def test_a_batch_norm_layer_checks_its_inputs() -> None:
         torch_private.check_input_dim(nn.BatchNorm2d(2), torch.ones(1, 2))
 
 
-def test_all_kinds_of_hooks_are_found() -> None:
-    """As many as were registered, by each method of a module that registers one for its passes."""
-    module = nn.Linear(1, 1)
-    names = [name for name in dir(nn.Module) if name.startswith("register_") and name.endswith("_hook")]
-    names = [name for name in names if {"forward", "backward"} & {*name.split("_")} and "full" not in name]
-    for name in (*names, "register_full_backward_pre_hook"):
-        getattr(nn.Linear(1, 1) if name == "register_backward_hook" else module, name)(lambda *_: None)
-    module.register_full_backward_hook(lambda *_: None)
-    assert len([*torch_private.hooks_of(module)]) == len(names) - ("register_backward_hook" in names) + 2
-
-
 def test_the_uncompiled_call_is_that_of_the_module() -> None:
     """It runs hooks, and stays what it is where ``module.compile`` replaced the call."""
     module, called = nn.Linear(1, 1), []
@@ -342,17 +331,6 @@ def test_workers_run_a_function_in_place_of_torchs(monkeypatch: pytest.MonkeyPat
 # -- autograd ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_function_runs_after_the_backward_pass() -> None:
-    """After the gradients of all parameters, also if it was queued before they were computed."""
-    weight, seen = torch.ones(2, requires_grad=True), []
-    loss = (weight * 2).sum()
-    loss.register_hook(  # type: ignore[no-untyped-call]
-        lambda _: torch_private.queue_after_backward(lambda: seen.append(weight.grad is not None))
-    )
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert seen == [True]
-
-
 def test_a_backward_pass_is_seen_in_a_traceback() -> None:
     """The function of torch from which the autograd engine raises."""
     weight = torch.ones(1, requires_grad=True)
@@ -365,23 +343,6 @@ def test_a_backward_pass_is_seen_in_a_traceback() -> None:
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("group")
-def test_collectives_are_seen_by_their_namespace() -> None:
-    """Those of ``torch.distributed``, and the functional ones."""
-    seen = set()
-
-    class Seeing(torch_private.TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.add(function.namespace)
-            return function(*args, **(kwargs or {}))
-
-    with Seeing():  # type: ignore[no-untyped-call]
-        dist.all_reduce(torch.ones(1))
-        total = torch.distributed._functional_collectives.all_reduce(torch.ones(1), "sum", dist.group.WORLD)  # type: ignore[arg-type]
-        torch.distributed._functional_collectives.wait_tensor(total)  # type: ignore[no-untyped-call]
-    assert {*torch_private.COLLECTIVE_NAMESPACES} <= seen
 
 
 @pytest.mark.usefixtures("group")

@@ -6,7 +6,7 @@ from ..utilities.lazy import lazy_names
 
 TYPE_CHECKING = False  # true for type checkers; importing typing would take a quarter of a listing's time
 if TYPE_CHECKING:
-    from .base import Callback, Checkpoint
+    from .base import Callback, Checkpoint, LambdaCallback
     from .checkpoint.model_checkpoint import ModelCheckpoint
     from .checkpoint.on_exception_checkpoint import OnExceptionCheckpoint
     from .display.model_summary import ModelSummary
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .early_stopping import EarlyStopping, EarlyStoppingReason
     from .finetuning import BackboneFinetuning, BaseFinetuning
     from .gradient_accumulation_scheduler import GradientAccumulationScheduler
-    from .lambda_callback import LambdaCallback
     from .monitors import DeviceStatsMonitor, LearningRateMonitor, ThroughputMonitor
     from .prediction_writer import BasePredictionWriter
     from .timer import Timer
@@ -66,7 +65,7 @@ __getattr__, __dir__ = lazy_names(
         "EarlyStopping": "torch_hal.callbacks.early_stopping",
         "EarlyStoppingReason": "torch_hal.callbacks.early_stopping",
         "GradientAccumulationScheduler": "torch_hal.callbacks.gradient_accumulation_scheduler",
-        "LambdaCallback": "torch_hal.callbacks.lambda_callback",
+        "LambdaCallback": "torch_hal.callbacks.base",
         "LearningRateFinder": "torch_hal.callbacks.tuning",
         "LearningRateMonitor": "torch_hal.callbacks.monitors",
         "ModelCheckpoint": "torch_hal.callbacks.checkpoint.model_checkpoint",

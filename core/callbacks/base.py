@@ -1,4 +1,4 @@
-"""The base classes of callbacks: of all, and of those that write checkpoints.
+"""The base classes of callbacks: of all, of those that write checkpoints, and of those made from functions.
 
 A Callback has the hooks of a Module, with the trainer and the module as their first two arguments. A hook that is not
 overridden is never called.
@@ -6,10 +6,10 @@ overridden is never called.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
 from ..hints.argument_checks import suggest_arguments_of
 
 if TYPE_CHECKING:
@@ -217,3 +217,65 @@ class Checkpoint(Callback):
         """The directory that the running or the last ``fit`` writes to; ``None`` if none has been run."""
         folder: str | None = self._given_dirpath or trainer.run.folder
         return folder
+
+
+class LambdaCallback(Callback):
+    """Calls a function at each given hook, with the hook's arguments.
+
+    ::
+
+        LambdaCallback(on_train_epoch_end=lambda trainer, module: print(trainer.callback_metrics))
+
+    Args:
+        **hooks: By the name of a hook, the function. ``None`` is ignored.
+
+    Raises:
+        ConfigurationError: There is no such hook, or nothing is given.
+        WrongTypeError: A value is not callable.
+    """
+
+    def __init__(self, **hooks: Callable[..., Any] | None) -> None:
+        given = {name: function for name, function in hooks.items() if function is not None}
+        for name, function in given.items():
+            if name not in HOOKS:
+                raise ConfigurationError(
+                    f"LambdaCallback: {name!r} is not a hook.{nearest(name, HOOKS)} Valid: {quoted(HOOKS)}."
+                )
+            if not callable(function):
+                raise WrongTypeError(f"{name}={function!r}: must be a function with the arguments of the hook.")
+        if not hooks:
+            raise ConfigurationError(
+                "LambdaCallback: got no function. Give one for a hook, such as on_train_epoch_end=lambda trainer, "
+                "module: ..."
+            )
+        for name, function in given.items():
+            setattr(self, name, function)
+
+
+# -- the position of a run, which several callbacks ask for ------------------------------------------------------------
+
+
+def is_training(trainer: Trainer) -> bool:
+    """Whether a ``fit`` is running, and not only its sanity check."""
+    return trainer.run.fit_loop is not None and not trainer.sanity_checking
+
+
+def is_long_enough(trainer: Trainer) -> bool:
+    """Whether the running ``fit`` has trained for ``min_epochs`` and ``min_steps``, so that it may stop."""
+    return trainer.running_fit("is_long_enough").is_long_enough
+
+
+def validates_once_in_each_epoch(trainer: Trainer) -> bool:
+    """Whether validation runs exactly once at the end of every epoch, or never."""
+    once = trainer.check_val_every_n_epoch == 1 and trainer.val_check_interval == 1.0
+    return once or not trainer.enable_validation
+
+
+def has_validated_in_epoch(trainer: Trainer, default: bool = False) -> bool:
+    """Whether validation has run in this epoch; ``default`` where the fit has none."""
+    return trainer.progress.validated >= 0 if trainer.enable_validation else default
+
+
+def validates_next(trainer: Trainer) -> bool:
+    """Whether a validation follows the newest batch; every process calls it."""
+    return trainer.run.fit_loop is not None and trainer.run.fit_loop.validates_next()

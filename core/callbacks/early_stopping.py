@@ -12,8 +12,7 @@ import torch
 from ..errors import ConfigurationError, WrongTypeError
 from ..hints.argument_checks import check_count
 from .agreement import decide_in_process_zero, not_logged
-from .base import Callback
-from .trainer_queries import is_long_enough, is_training, validates_once_in_each_epoch
+from .base import Callback, is_long_enough, is_training, validates_once_in_each_epoch
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer

@@ -9,9 +9,8 @@ from ..utilities.lazy import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .command_line import CLI
+    from .command_line import CLI, SaveConfigCallback
     from .parser import ArgumentParser
-    from .save_config import SaveConfigCallback
 
 __all__ = ["ArgumentParser", "CLI", "SaveConfigCallback"]
 
@@ -20,6 +19,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "ArgumentParser": "torch_hal.cli.parser",
         "CLI": "torch_hal.cli.command_line",
-        "SaveConfigCallback": "torch_hal.cli.save_config",
+        "SaveConfigCallback": "torch_hal.cli.command_line",
     },
 )

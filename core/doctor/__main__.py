@@ -12,7 +12,7 @@ from ..discovery.probe import TIMED_OUT, probe
 from ..discovery.scan import Row
 from ..discovery.selection import survey
 from ..errors import CoreError
-from . import installed, machine, processes
+from . import machine, processes
 from .report import Check, Report, limited
 
 _QUICK = 10.0
@@ -62,10 +62,10 @@ def examine(environ: Mapping[str, str], timeout: float) -> Report:
         timeout: Seconds for each question that needs a separate process.
     """
     current = os.getcwd()
-    report = Report(versions=installed.versions(), environment=machine.environment(environ))
+    report = Report(versions=machine.versions(), environment=machine.environment(environ))
     add = report.checks.extend
-    add(limited("metadata", lambda: installed.check_metadata(environ), _QUICK))
-    add(limited("own files", lambda: installed.check_folders(current), _QUICK))
+    add(limited("metadata", lambda: machine.check_metadata(environ), _QUICK))
+    add(limited("own files", lambda: machine.check_folders(current), _QUICK))
     add(limited("variables", lambda: machine.check_variables(environ), _QUICK))
     folders = {"current directory": current, "temporary files": tempfile.gettempdir()}
     add(limited("disk", lambda: machine.check_disk(folders), _QUICK))

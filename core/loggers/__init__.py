@@ -14,13 +14,11 @@ from ..utilities.lazy import lazy_names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .base import Logger
-    from .comet import CometLogger
     from .find import adapted, find_loggers
     from .folders import FolderLogger
-    from .ml_flow import MLFlowLogger
+    from .services import CometLogger, MLFlowLogger, WandbLogger
     from .tensor_board import TensorBoardLogger
     from .text_files import CSVLogger, JSONLogger
-    from .weights_and_biases import WandbLogger
 
 __all__ = [
     "CSVLogger",
@@ -39,13 +37,13 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "CSVLogger": "torch_hal.loggers.text_files",
-        "CometLogger": "torch_hal.loggers.comet",
+        "CometLogger": "torch_hal.loggers.services",
         "FolderLogger": "torch_hal.loggers.folders",
         "JSONLogger": "torch_hal.loggers.text_files",
         "Logger": "torch_hal.loggers.base",
-        "MLFlowLogger": "torch_hal.loggers.ml_flow",
+        "MLFlowLogger": "torch_hal.loggers.services",
         "TensorBoardLogger": "torch_hal.loggers.tensor_board",
-        "WandbLogger": "torch_hal.loggers.weights_and_biases",
+        "WandbLogger": "torch_hal.loggers.services",
         "adapted": "torch_hal.loggers.find",
         "find_loggers": "torch_hal.loggers.find",
     },

@@ -16,9 +16,8 @@ from torch.optim import Optimizer
 
 from ..errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from ..utilities.torch_private import found_inf, mark_stepped
-from .base import Precision
+from .base import Precision, check_tensor
 from .dtypes import KeptParts, Parts, half_dtype, read_parts, widen
-from .loss_checks import check_tensor
 
 T = TypeVar("T")
 

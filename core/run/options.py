@@ -92,7 +92,7 @@ def parse(arguments: Sequence[str], program: str, environ: Mapping[str, str]) ->
     asked = f"--nnodes {nnodes}"
     if nnodes is None:
         from ..plan import Request
-        from ..plan.config_file import with_config
+        from ..plan.request import with_config
 
         request = Request.read(environ=with_config(environ, given["config"]))
         asked, nnodes = str(request.argument("num_nodes")), str(request.num_nodes).replace("auto", "1")

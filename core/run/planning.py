@@ -11,7 +11,7 @@ from ..environments.base import LAUNCHED
 from ..environments.local import OWNER
 from ..errors import ConfigurationError
 from ..plan import VARIABLES, Request, resolve
-from ..plan.config_file import VARIABLE, config_path, with_config
+from ..plan.request import CONFIG, config_path, with_config
 from .options import Options
 
 
@@ -63,8 +63,8 @@ def plan_run(options: Options, environ: Mapping[str, str]) -> PlannedRun:
     }
     plan = resolve(evolve(request, environ={**environ, **ranks}))
     variables = {VARIABLES[name]: value for name, value in requested.items() if value != "auto"}
-    if VARIABLE in environ:
-        variables[VARIABLE] = config_path(environ)
+    if CONFIG in environ:
+        variables[CONFIG] = config_path(environ)
     return PlannedRun(processes, variables, removed, str(plan))
 
 

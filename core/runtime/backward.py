@@ -19,7 +19,7 @@ from ..data import PreparedLoader
 from ..errors import ConfigurationError, WrongTypeError
 from ..hints.remedies import add_remedy
 from ..logging import get_logger
-from ..precisions.loss_checks import check_tensor
+from ..precisions.base import check_tensor
 from ..strategies.base import Strategy
 from ..strategies.training_step import tensor_backward
 from ..strategies.wrapping import unwrap_optimizer

@@ -42,8 +42,7 @@ from .checkpoint.project import ProjectConfiguration, read_project
 from .checkpoint.run_state import LoadHook, SaveHook, StateSaving
 from .checkpoint.saving import Checkpointing
 from .checks import check_kind, used_by_with
-from .collectives import Collectives, split
-from .gather_for_metrics import MetricGathering
+from .collectives import Collectives, MetricGathering, split
 from .gradient_state import GradientAccumulationPlugin, GradientState
 from .lifecycle import Life
 from .prepare.prepared import PreparedObjects

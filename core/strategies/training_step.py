@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import ConfigurationError, quoted
-from ..precisions.base import Precision
-from ..precisions.loss_checks import check_loss
+from ..precisions.base import Precision, check_loss
 from ..utilities.renamed import Renaming
 from .manual_gradients import ManualGradients
 

@@ -132,7 +132,7 @@ class Trainer(TrainerProperties):
             for one of them is an error, as are ``fast_dev_run``, ``detect_anomaly`` and ``profiler``.
         plugins: A Precision, CheckpointIO or ClusterEnvironment, or its name, or a list of these: another way to give
             the argument of its kind.
-        compile: Whether :func:`torch.compile` compiles the module's steps, or its arguments; what it bought is logged.
+        compile: Whether :func:`torch.compile` compiles the module's steps, or its arguments; its time is logged.
         sync_batchnorm: Whether batch norm layers normalize over the batches of all processes while they train.
         reload_dataloaders_every_n_epochs: Call the methods that return loaders again every so many epochs; 0 for once.
         signals: What ``fit`` does on signals, by name: ``"stop"``, ``"save"``, ``"requeue"``; see ``docs/failures.md``.

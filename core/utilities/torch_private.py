@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data._utils import worker as loader_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter as DataLoaderIterator
 
@@ -29,7 +28,6 @@ else:
     from torch.distributed import GradBucket, PrefixStore, Store, TCPStore
 
 __all__ = [
-    "COLLECTIVE_NAMESPACES",
     "LIBUV_TAKES_SOCKETS",
     "MODULE_CONTENT",
     "PATH_OF_LAYOUT",
@@ -40,7 +38,6 @@ __all__ = [
     "PrefixStore",
     "Store",
     "TCPStore",
-    "TorchDispatchMode",
     "accumulates",
     "check_input_dim",
     "clear_kept_iterator",
@@ -54,7 +51,6 @@ __all__ = [
     "found_inf",
     "has_hooks_after_accumulation",
     "has_workers_to_end",
-    "hooks_of",
     "is_backward",
     "is_initialized",
     "kept_iterator",
@@ -69,7 +65,6 @@ __all__ = [
     "num_yielded",
     "prepares_objects",
     "private_metadata_classes",
-    "queue_after_backward",
     "release_groups",
     "run_worker",
     "sequence_number",
@@ -121,12 +116,6 @@ def non_persistent_buffers(module: nn.Module) -> set[str]:
 def check_input_dim(layer: Any, inputs: Tensor) -> None:
     """Reject inputs that do not have the number of dimensions of this batch norm layer, as torch does."""
     layer._check_input_dim(inputs)
-
-
-def hooks_of(module: nn.Module) -> Iterator[Callable[..., Any]]:
-    """The forward and backward hooks of ``module``, which a copy of it would call too."""
-    kinds = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return (hook for hooks in kinds for hook in hooks.values())
 
 
 def uncompiled_call(module: nn.Module) -> Callable[..., Any]:
@@ -278,12 +267,6 @@ def clear_kept_iterator(loader: Any) -> None:
 # -- autograd ----------------------------------------------------------------------------------------------------------
 
 
-def queue_after_backward(function: Callable[[], None]) -> None:
-    """Call ``function`` at the end of the backward pass that is running."""
-    engine: Any = torch.autograd.Variable._execution_engine
-    engine.queue_callback(function)
-
-
 def accumulates(parameters: Iterable[torch.Tensor]) -> bool:
     """Whether the backward pass that is running adds to ``.grad`` of any of ``parameters``: autograd.grad does not."""
     for parameter in parameters:
@@ -299,9 +282,6 @@ def is_backward(function: str) -> bool:
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
-
-COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional")
-"""Of the operators that communicate."""
 
 
 def sequence_number() -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from python_processes import run_python
 
-from core.doctor import installed, machine, processes
+from core.doctor import machine, processes
 from core.doctor.report import Check, Report, limited
 from core.environments.base import LAUNCHED
 from core.environments.local import OWNER
@@ -37,7 +37,7 @@ def test_entry_points_that_break_the_import_of_torch(tmp_path: Path) -> None:
         tmp_path, "gone", b"[torch.backends]\n# a comment\ndevice = no_such_package.sub:load\n[other]\na = b:c\n"
     )
     distribution(tmp_path, "there", b"[other]\na = b:c\n[torch.backends]\ndevice = json:loads\n")
-    found = installed.check_metadata({}, [str(tmp_path), str(tmp_path / "nothing")])
+    found = machine.check_metadata({}, [str(tmp_path), str(tmp_path / "nothing")])
     assert [(check.name, check.state) for check in found] == [
         ("torch.backends", "problem"),
         ("torch.backends", "ok"),
@@ -49,22 +49,22 @@ def test_entry_points_that_break_the_import_of_torch(tmp_path: Path) -> None:
     assert "json:loads of there-1.0.dist-info" in there.found
     assert f"{tmp_path}/torn-1.0.dist-info/entry_points.txt is not UTF-8" in torn.found
     assert "Reinstall the distribution 'torn'" in torn.remedy
-    off = installed.check_metadata({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, [str(tmp_path)])
+    off = machine.check_metadata({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, [str(tmp_path)])
     assert [check.name for check in problems(off)] == ["metadata"]
-    assert not problems(installed.check_metadata({}))
+    assert not problems(machine.check_metadata({}))
 
 
 def test_files_that_hide_others(tmp_path: Path) -> None:
     """A ``core`` package of the user, and modules of the names that a run imports."""
-    assert not problems(installed.check_folders(str(tmp_path)))
+    assert not problems(machine.check_folders(str(tmp_path)))
     (tmp_path / "core").mkdir()
     (tmp_path / "train.py").write_text("")
-    assert not problems(installed.check_folders(str(tmp_path)))  # Python prefers the package
+    assert not problems(machine.check_folders(str(tmp_path)))  # Python prefers the package
     (tmp_path / "core" / "__init__.py").write_text("")
     (tmp_path / "random.py").write_text("")
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("")
-    found = problems(installed.check_folders(str(tmp_path)))
+    found = problems(machine.check_folders(str(tmp_path)))
     assert [check.name for check in found] == ["own core", "hidden module", "hidden module"]
     assert "from torch_hal import" in found[0].remedy
     assert ["random.py" in found[1].found, "torch" in found[2].found] == [True, True]

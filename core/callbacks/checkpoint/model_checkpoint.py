@@ -18,8 +18,7 @@ from ...checkpoints import absolute, committed_file, is_committed, is_in, store_
 from ...errors import ConfigurationError, CoreError, quoted
 from ...hints.argument_checks import check_path
 from ..agreement import EveryNSteps, SharedClock, decide_in_process_zero, not_logged
-from ..base import Checkpoint
-from ..trainer_queries import has_validated_in_epoch, is_training, validates_next, validates_once_in_each_epoch
+from ..base import Checkpoint, has_validated_in_epoch, is_training, validates_next, validates_once_in_each_epoch
 from .arguments import Decision, check_choice, check_interval, check_link, checked_state, make_link
 from .paths import DEFAULT, OLDER, candidates, check_filename, fields_of, format_name, scores_as_yaml
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...checkpoints import absolute
 from ...errors import ConfigurationError, CoreError
 from ...hints.argument_checks import check_path
-from ..base import Checkpoint
-from ..trainer_queries import is_training
+from ..base import Checkpoint, is_training
 
 if TYPE_CHECKING:
     from ...trainer.trainer import Trainer

@@ -17,7 +17,7 @@ from ...callbacks.checkpoint.paths import run_folder
 from ...callbacks.display.model_summary import ModelSummary, start_line
 from ...errors import ConfigurationError, CoreError
 from ...hints.remedies import add_remedy
-from ...precisions.loss_checks import LossError
+from ...precisions.base import LossError
 from ...profilers import PassThroughProfiler
 from ...runtime import Runtime
 from ...runtime.process_control import describe_leaves
