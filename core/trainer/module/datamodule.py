@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ...checkpoints.foreign import is_lightnings
 from ...errors import WrongTypeError
 from ...utilities.nested import map_tensors
-from .from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
-from .hparams import HyperParameters, read_hparams
+from .hparams import ClassOnly, HyperParameters, create_from_checkpoint, read_checkpoint, read_hparams
 
 if TYPE_CHECKING:
     from ..trainer import Trainer

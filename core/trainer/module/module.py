@@ -25,9 +25,8 @@ from ...runtime.checks import used_by_with
 from ...utilities.nested import map_tensors
 from ..member_checks import refuse_assignments
 from .datamodule import DataHooks
-from .from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
 from .hooks import ModuleHooks
-from .hparams import HyperParameters, read_hparams
+from .hparams import ClassOnly, HyperParameters, create_from_checkpoint, read_checkpoint, read_hparams
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
