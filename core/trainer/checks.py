@@ -178,7 +178,7 @@ def checked_callbacks(given: Any, source: str = "callbacks") -> list[Callback]:
         WrongTypeError: An object is not a Callback.
         ConfigurationError: One defines an unknown hook.
     """
-    callbacks = [adapted(callback) for callback in _as_list(given)]
+    callbacks = [adapted(callback) for callback in ([] if given is None else given if is_list(given) else [given])]
     for callback in callbacks:
         if isinstance(callback, AdaptedCallback):
             continue
@@ -308,7 +308,3 @@ def _define(missing: list[str], module: nn.Module) -> str:
 def described(given: Any) -> str:
     """What the user passed, for a message: ``the class X`` or ``an object of type X``."""
     return f"the class {given.__name__}" if isinstance(given, type) else f"an object of type {type(given).__name__}"
-
-
-def _as_list(given: Any) -> list[Any]:
-    return [] if given is None else list(given) if is_list(given) else [given]

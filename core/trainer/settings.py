@@ -42,8 +42,13 @@ UNLIMITED = -1
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
+def _checked_by(check: Callable[..., Any], *arguments: Any) -> Validator:
+    """A validator that calls ``check`` with the setting's name, its value and ``arguments``."""
+    return lambda settings, attribute, value: check(attribute.name, value, *arguments)
+
+
 def _count(low: int, optional: bool = False) -> Validator:
-    return lambda settings, attribute, value: check_count(attribute.name, value, low, optional)
+    return _checked_by(check_count, low, optional)
 
 
 def _must_be(valid: str, is_valid: Callable[[Any], bool], error: type[CoreError] = ConfigurationError) -> Validator:
@@ -118,14 +123,6 @@ def _compile(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None
             )
 
 
-def _duration(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    read_duration(attribute.name, value)
-
-
-def _path(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    check_path(attribute.name, value)
-
-
 def _unlimited(value: Any) -> Any:
     return UNLIMITED if value is None else value
 
@@ -161,7 +158,7 @@ class Settings:
     min_epochs: int | None = attrs.field(default=None, validator=_count(0, optional=True))
     max_steps: int = attrs.field(default=None, converter=_unlimited, validator=_maximum)
     min_steps: int | None = attrs.field(default=None, validator=_count(0, optional=True))
-    max_time: str | timedelta | dict[str, int] | None = attrs.field(default=None, validator=_duration)
+    max_time: str | timedelta | dict[str, int] | None = attrs.field(default=None, validator=_checked_by(read_duration))
     limit_train_batches: Limit | None = attrs.field(default=None, validator=_optional_limit)
     limit_val_batches: Limit | None = attrs.field(default=None, validator=_optional_limit)
     limit_test_batches: Limit | None = attrs.field(default=None, validator=_optional_limit)
@@ -185,7 +182,7 @@ class Settings:
     compile: bool | dict[str, Any] | None = attrs.field(default=None, validator=_compile)
     detect_anomaly: bool = attrs.field(default=False, validator=_flag)
     reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=_count(0))
-    default_root_dir: str = attrs.field(default=None, converter=_root, validator=_path)
+    default_root_dir: str = attrs.field(default=None, converter=_root, validator=_checked_by(check_path))
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Settings:
