@@ -22,6 +22,12 @@ def batch_size_of(batch: Any) -> int | None:
     return next(first_dimensions(batch), None)
 
 
+def common_size_of(batch: Any) -> int | None:
+    """The size of the first dimension of every tensor in ``batch``; ``None`` where they differ, or none has one."""
+    sizes = set(first_dimensions(batch))
+    return sizes.pop() if len(sizes) == 1 else None
+
+
 def first_dimensions(data: Any) -> Iterator[int]:
     """The size of the first dimension of each tensor in ``data`` that has one; of packed sequences, their number."""
     if isinstance(data, Tensor):
@@ -90,7 +96,7 @@ def _concatenate(batches: Sequence[Any], sizes: Sequence[int | None]) -> Any:
     if is_of_items:
         joined = [item for batch in batches for item in batch]
         return joined if isinstance(first, list) else tuple(joined)
-    if _is_array(first) and first.ndim:
+    if all(_is_array(batch) and batch.shape[:1] == (size,) for batch, size in zip(batches, sizes, strict=True)):
         return sys.modules["numpy"].concatenate(batches)
     all_parts = [parts_of(batch) for batch in batches]
     if any(parts.keys() != all_parts[0].keys() for parts in all_parts):

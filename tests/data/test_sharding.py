@@ -429,6 +429,26 @@ def test_dispatched_batches_of_every_structure(collate: Any, read: Any, items: i
     assert found == [*range(items)]
 
 
+@pytest.mark.parametrize("items", [11, 12, 13, 16])
+def test_dispatched_batches_whose_tensors_differ_in_size(items: int) -> None:
+    """Such as sequences that are joined to one tensor: each process gets whole batches, and each batch comes once."""
+
+    def joined(items: list[int]) -> dict[str, torch.Tensor]:
+        lengths = [1 + item % 3 for item in items]
+        return {"x": torch.tensor(items).repeat_interleave(torch.tensor(lengths)), "lengths": torch.tensor(lengths)}
+
+    settings = DataSettings(dispatch_batches=True)
+    loaders = prepared(lambda: DataLoader(Stream(items), 2, collate_fn=joined), 3, settings=settings)
+    found: list[int] = []
+    for batches in zip(*loaders, strict=True):
+        real = loaders[0].real_samples or (None,) * 3
+        for batch, count in zip(batches, real, strict=True):
+            parts = batch["x"].split(batch["lengths"].tolist())
+            assert all(len(part.unique()) == 1 for part in parts)
+            found += [int(part[0]) for part in parts[:count]]
+    assert found == [*range(items)]
+
+
 @pytest.mark.parametrize(
     "collate",
     [
