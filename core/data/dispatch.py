@@ -9,7 +9,7 @@ from typing import Any
 
 from ..checkpoints.agreement import decide_on_rank_zero
 from ..errors import ConfigurationError, CoreError
-from .batches import batch_size_of, concatenate, slice_batch
+from .batches import batch_size_of, common_size_of, concatenate, slice_batch
 from .reading import Reading
 from .seeds import seeded
 from .shards import Real, Share
@@ -85,11 +85,12 @@ class Dispatch:
     def _divide(self, batches: list[Any]) -> tuple[list[Any] | None, Real | None]:
         share, shards, batch_size = self.share, self.share.shards, self.batch_size
         if batch_size is None and not share.split:
-            return _whole(batches, share)
-        sizes = [batch_size_of(batch) for batch in batches]
+            return _whole(batches, [batch_size_of(batch) for batch in batches], share)
+        sizes = [common_size_of(batch) for batch in batches]
         total = sum(size or 0 for size in sizes)
-        if None in sizes and not share.split:
-            return _whole(batches, share)
+        if None in sizes and not share.split:  # such as sequences of several lengths, joined to one tensor
+            parts, real = _whole(batches, [None] * len(batches), share)
+            return parts, real or (None,) * shards
         if None in sizes or (batch_size is None and not share.even and total < shards):
             raise ConfigurationError(
                 f"dispatch_batches: {shards} processes cannot divide a batch of type {type(batches[0]).__name__} with "
@@ -134,10 +135,9 @@ def _failed(error: Exception) -> CoreError:
     return CoreError(f"dispatch_batches: the process that reads the data failed: {type(error).__name__}: {error}")
 
 
-def _whole(batches: list[Any], share: Share) -> tuple[list[Any] | None, Real | None]:
+def _whole(batches: list[Any], sizes: list[int | None], share: Share) -> tuple[list[Any] | None, Real | None]:
     """Batches that are passed on as they are."""
     missing = share.shards - len(batches)
-    sizes: list[int | None] = [batch_size_of(batch) for batch in batches]
     parts: list[Any] = [(batch,) for batch in batches]
     parts += [(batches[number % len(batches)],) if share.even else None for number in range(missing)]
     real = (*sizes, *(0,) * missing)

@@ -92,16 +92,19 @@ class PreparedLoader(DataLoader[Any]):
         progress = self._progress
         if progress.pending is not None and progress.pending["epoch"] == epoch - 1:
             self.leave_ended_pass()
-        progress.epoch, progress.running, progress.is_explicit = epoch, None, True
+        progress.epoch, progress.running = epoch, None
         if progress.pending is not None and progress.pending["epoch"] != epoch:
             progress.pending = None
+        progress.epochs.tell(epoch, explicit=True)  # at once, since the length may depend on it
+        progress.is_told = True
 
     def __iter__(self) -> Any:
         progress = self._progress
         is_resumed = progress.pending is not None
         start, progress.pending = self._start(), None
-        progress.epochs.tell(start.epoch, progress.is_explicit)
-        progress.is_explicit = False
+        if not progress.is_told:
+            progress.epochs.tell(start.epoch, explicit=False)
+        progress.is_told = False
         running = _Pass(self, start)
         progress.running, progress.epoch = running, start.epoch + 1
         if self.on_pass is not None and not is_resumed:
@@ -298,7 +301,7 @@ class PreparedLoader(DataLoader[Any]):
         if state["order"] is not None:
             self._seeds = PassSeeds(state["order"])
         progress.epoch = state["epoch"] + int(state["offset"] > 0 and not is_inside)
-        progress.running, progress.pending = None, dict(state) if is_inside else None
+        progress.running, progress.pending, progress.is_told = None, dict(state) if is_inside else None, False
 
 
 class _Progress:
@@ -306,8 +309,7 @@ class _Progress:
 
     def __init__(self, epochs: Epochs) -> None:
         self.epochs = epochs
-        self.epoch = 0
-        self.is_explicit = False
+        self.epoch, self.is_told = 0, False  # the number of the next pass, and whether the data knows it
         self.running: _Pass | None = None
         self.pending: dict[str, Any] | None = None
         """A position that was loaded, and from which the next pass starts."""

@@ -230,9 +230,9 @@ class MapReading(Reading):
         self.sampler.kept = []
 
     def indices(self, number: int) -> list[Any] | None:
-        """What the sampler gave for it, unless workers hand batches out in another order."""
+        """What the sampler gave for it."""
         kept = self.sampler.kept
-        if kept is None or (self.own.num_workers and not getattr(self.own, "in_order", True)):
+        if kept is None:
             return None
         index = kept[number]
         return list(index) if isinstance(index, list | tuple) else [index]
@@ -385,6 +385,12 @@ def make_reading(
             type(loader.dataset).__name__,
         )
         loader = clone_loader(loader, persistent_workers=False)
+    if loader.num_workers and not getattr(loader, "in_order", True):
+        logger.warning(
+            "data: batches are handed out in order, in spite of in_order=False: which of them are done, and which "
+            "items are padding, is known by their number"
+        )
+        loader = clone_loader(loader, in_order=True)
     if isinstance(loader.dataset, IterableDataset):
         return StreamReading(loader, share, seed_shard, is_shared, is_seeded)
     return MapReading(loader, share, seed_shard, is_shared)

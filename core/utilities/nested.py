@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-__all__ = ["hook_gradients", "leaves", "map_tensors"]
+__all__ = ["hook_gradients", "leaves", "map_tensors", "parts_of", "with_parts"]
 
 Others = Callable[[Any], Any] | None
 
@@ -86,25 +86,13 @@ def _changed_items(fn: Callable[[Tensor], Any], data: Mapping[Any, Any], others:
 
 def _map_mapping(fn: Callable[[Tensor], Any], data: Mapping[Any, Any], others: Others) -> Any:
     changed = _changed_items(fn, data, others)
-    if not changed:
-        return data
-    if not isinstance(data, MutableMapping):
-        constructor: Any = type(data)
-        return constructor({**data, **changed})
-    # A copy keeps what the class holds in addition to its items, such as a default factory.
-    result = copy.copy(data)
-    for key, item in changed.items():
-        result[key] = item
-    return result
+    return with_parts(data, changed) if changed else data
 
 
 def _map_list(fn: Callable[[Tensor], Any], data: list[Any], others: Others) -> list[Any]:
     plain = list(data)
     items = map_tensors(fn, plain, others)
-    if items is plain:
-        return data
-    result = copy.copy(data)
-    result[:] = items
+    result: list[Any] = data if items is plain else with_parts(data, dict(enumerate(items)))
     return result
 
 
@@ -118,24 +106,48 @@ def _map_packed(fn: Callable[[Tensor], Any], data: PackedSequence) -> PackedSequ
 def _map_tuple(fn: Callable[[Tensor], Any], data: tuple[Any, ...], others: Others) -> Any:
     plain = tuple(data)
     items = map_tensors(fn, plain, others)
-    if items is plain:
-        return data
-    constructor: Any = type(data)
-    return constructor(*items) if hasattr(data, "_fields") else constructor(items)
+    return data if items is plain else with_parts(data, dict(enumerate(items)))
 
 
 def _map_dataclass(fn: Callable[[Tensor], Any], data: Any, others: Others) -> Any:
-    changed = _changed_items(
-        fn,
-        {field.name: getattr(data, field.name) for field in dataclasses.fields(data) if hasattr(data, field.name)},
-        others,
-    )
-    if not changed:
-        return data
+    changed = _changed_items(fn, parts_of(data), others)
+    return with_parts(data, changed) if changed else data
+
+
+def parts_of(data: Any) -> dict[Any, Any]:
+    """What a container holds, by key, position or field; nothing for any other object, or a ``PackedSequence``."""
+    if isinstance(data, PackedSequence):
+        return {}
+    if isinstance(data, Mapping):
+        return dict(data)
+    if isinstance(data, list | tuple):
+        return dict(enumerate(data))
+    if dataclasses.is_dataclass(data) and not isinstance(data, type):
+        return {
+            field.name: getattr(data, field.name) for field in dataclasses.fields(data) if hasattr(data, field.name)
+        }
+    return {}
+
+
+def with_parts(data: Any, parts: Mapping[Any, Any]) -> Any:
+    """A copy of a container in which ``parts`` take the place of those with their keys.
+
+    It keeps what the class holds in addition to its parts, such as a default factory.
+    """
+    constructor: Any = type(data)
+    if isinstance(data, tuple):
+        items = [parts.get(position, item) for position, item in enumerate(data)]
+        return constructor(*items) if hasattr(data, "_fields") else constructor(items)
+    is_mapping = isinstance(data, Mapping)
+    if is_mapping and not isinstance(data, MutableMapping):
+        return constructor({**data, **parts})
     result = copy.copy(data)
-    for name, item in changed.items():
-        # Bypass __setattr__, which raises in a frozen class.
-        object.__setattr__(result, name, item)
+    for key, item in parts.items():
+        if is_mapping or isinstance(data, list):
+            result[key] = item
+        else:
+            # Bypass __setattr__, which raises in a frozen class.
+            object.__setattr__(result, key, item)
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -417,6 +418,32 @@ def test_a_loader_with_its_own_iteration(shards: int, workers: int) -> None:
     resumed = prepared(make, shards, seed=2)[0]
     resumed.load_state_dict(state)
     assert list(map(numbers, resumed)) == rest
+
+
+class Late(Numbers):
+    """The first item comes after those of the other worker's next two batches."""
+
+    def __init__(self, items: int) -> None:
+        super().__init__(items)
+        self.later = multiprocessing.Event()
+
+    def __getitem__(self, index: int) -> int:
+        if index == 6:
+            self.later.set()
+        assert index or self.later.wait(60)
+        return index
+
+
+def test_batches_that_are_ready_before_others(caplog: pytest.LogCaptureFixture) -> None:
+    """They wait for their turn, with a warning: a position is a number of batches."""
+    make = partial(DataLoader, Late(12), 2, num_workers=2, in_order=False)
+    loader, resumed = prepared(make, 1)[0], prepared(make, 1)[0]
+    batches = iter(loader)
+    seen = numbers(next(batches))
+    resumed.load_state_dict(loader.state_dict())
+    del batches
+    assert seen + [item for batch in resumed for item in numbers(batch)] == [*range(12)]
+    assert "handed out in order, in spite of in_order=False" in caplog.text
 
 
 @pytest.mark.parametrize("split", [False, True])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Generator
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, Subset, WeightedRandomSampler
 
 from core.data import DataSettings
@@ -385,6 +387,85 @@ def test_dispatch_reads_in_process_0_alone() -> None:
     assert [next(one).tolist() for one in passes] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     with pytest.raises(OSError, match="no such item"):
         [next(passes[0]) for _ in range(3)]
+
+
+@dataclasses.dataclass
+class Made:
+    """A batch whose class has no constructor for its fields."""
+
+    items: dataclasses.InitVar[list[int]]
+    x: torch.Tensor = dataclasses.field(init=False)
+
+    def __post_init__(self, items: list[int]) -> None:
+        self.x = torch.tensor(items)
+
+
+def packed(items: list[int]) -> Any:
+    """As many sequences of different lengths."""
+    return pack_sequence([torch.full((1 + item % 3,), item) for item in items], enforce_sorted=False)
+
+
+@pytest.mark.parametrize("items", [7, 9, 10, 13])
+@pytest.mark.parametrize(
+    ("collate", "read"),
+    [
+        (packed, lambda batch: [sequence[0] for sequence in unpack_sequence(batch)]),
+        (lambda items: defaultdict(torch.Tensor, x=torch.tensor(items)), lambda batch: [*batch["x"], *batch["absent"]]),
+        (Made, lambda batch: batch.x),
+        (lambda items: {"x": torch.ones(len(items)), "name": np.array([f"{i}" for i in items])}, lambda b: b["name"]),
+        (lambda items: [torch.ones(len(items)), [f"{i}" for i in items], None], lambda batch: batch[1]),
+    ],
+    ids=["packed", "defaultdict", "dataclass", "array", "list"],
+)
+def test_dispatched_batches_of_every_structure(collate: Any, read: Any, items: int) -> None:
+    """All parts of an incomplete global batch are divided alike: each item comes once, in order, and classes stay."""
+    settings = DataSettings(dispatch_batches=True)
+    loaders = prepared(lambda: DataLoader(Stream(items), 4, collate_fn=collate), 3, settings=settings)
+    found: list[int] = []
+    for batches in zip(*loaders, strict=True):
+        real = loaders[0].real_samples or (None,) * 3
+        assert {type(batch) for batch in batches} == {type(collate([0]))}
+        found += [int(item) for batch, count in zip(batches, real, strict=True) for item in [*read(batch)][:count]]
+    assert found == [*range(items)]
+
+
+@pytest.mark.parametrize("items", [11, 12, 13, 16])
+def test_dispatched_batches_whose_tensors_differ_in_size(items: int) -> None:
+    """Such as sequences that are joined to one tensor: each process gets whole batches, and each batch comes once."""
+
+    def joined(items: list[int]) -> dict[str, torch.Tensor]:
+        lengths = [1 + item % 3 for item in items]
+        return {"x": torch.tensor(items).repeat_interleave(torch.tensor(lengths)), "lengths": torch.tensor(lengths)}
+
+    settings = DataSettings(dispatch_batches=True)
+    loaders = prepared(lambda: DataLoader(Stream(items), 2, collate_fn=joined), 3, settings=settings)
+    found: list[int] = []
+    for batches in zip(*loaders, strict=True):
+        real = loaders[0].real_samples or (None,) * 3
+        for batch, count in zip(batches, real, strict=True):
+            parts = batch["x"].split(batch["lengths"].tolist())
+            assert all(len(part.unique()) == 1 for part in parts)
+            found += [int(part[0]) for part in parts[:count]]
+    assert found == [*range(items)]
+
+
+@pytest.mark.parametrize(
+    "collate",
+    [
+        lambda items: torch.tensor(items).to_sparse(),
+        lambda items: {"x": torch.tensor(items), "first": items[0]},
+        lambda items: {"x": torch.tensor(items), f"of {items[0]}": 1},
+    ],
+    ids=["sparse", "a value for the batch", "other keys"],
+)
+def test_dispatched_batches_that_cannot_be_divided(collate: Any) -> None:
+    """They are an error that says what to do, rather than the parts of another batch."""
+    settings = DataSettings(dispatch_batches=True)
+    loader = prepared(lambda: DataLoader(Stream(6), 4, collate_fn=collate), 2, settings=settings)[0]
+    with pytest.raises(
+        ConfigurationError, match=r"cannot be divided: .*Use dispatch_batches=False, drop_last=True, or"
+    ):
+        list(loader)
 
 
 @pytest.mark.parametrize("make", [lambda part: Subset(Numbers(8), range(part, 8, 2)), lambda part: Numbers(8 + part)])

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from core import Callback, Trainer, seed_everything
+from core.data import CombinedLoader
 from core.errors import ConfigurationError
 
 from .regression import ITEMS, Regression, assert_same, dataset, loader, quiet
@@ -196,6 +197,54 @@ def test_samplers_and_data_sets_are_told_the_epoch() -> None:
     trainer.fit(Regression(), DataLoader(dataset(), batch_sampler=batches))
     trainer.fit(Regression(), DataLoader(Epochal(), batch_size=8))
     assert direct.epochs == within.epochs == of_validation.epochs == Epochal.epochs == [0, 1, 2]
+
+
+class Growing(Sampler[list[int]]):
+    """A curriculum: as many batches as the number of the epoch, from 1."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 1]] * len(self))
+
+    def __len__(self) -> int:
+        return self.epoch + 1
+
+
+def test_a_length_that_depends_on_the_epoch(tmp_path: Path) -> None:
+    """Each epoch of training and of validation has all of its batches, in a run that is resumed within one too."""
+
+    class Logs(Regression):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[tuple[str, int, int]] = []
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.seen.append(("train", self.current_epoch, batch_idx))
+            return super().training_step(batch[0] if len(batch) == 1 else batch, batch_idx)
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.seen.append(("val", self.current_epoch, batch_idx))
+
+    class Save(Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if (trainer.current_epoch, batch_idx) == (2, 1):
+                trainer.save_checkpoint(tmp_path / "within.ckpt")
+
+    def growing() -> DataLoader[Any]:
+        return DataLoader(dataset(), batch_sampler=Growing())
+
+    whole, resumed, joined = Logs(), Logs(), Logs()
+    quiet(max_epochs=3, callbacks=Save()).fit(whole, growing(), growing())
+    stages = [(stage, epoch) for epoch in range(3) for stage in ("train", "val")]
+    assert whole.seen == [(stage, epoch, index) for stage, epoch in stages for index in range(epoch + 1)]
+    quiet(max_epochs=3).fit(resumed, growing(), growing(), ckpt_path=tmp_path / "within.ckpt")
+    assert resumed.seen == whole.seen[-4:]
+    quiet(max_epochs=3).fit(joined, CombinedLoader([growing()], "max_size"))
+    assert [seen for seen in joined.seen if seen[0] == "train"] == [seen for seen in whole.seen if seen[0] == "train"]
 
 
 class Endless(Sampler[int]):

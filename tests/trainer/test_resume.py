@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from core import Callback, Trainer
 from core.callbacks import ModelCheckpoint
+from core.errors import CheckpointError
 
 from .regression import ITEMS, Regression, assert_same, dataset, loader, quiet
 
@@ -348,3 +349,59 @@ def test_a_second_fit_may_resume(tmp_path: Path) -> None:
     trainer.max_epochs = 4
     trainer.fit(module, train, ckpt_path="last")
     assert_same(module, expected)
+
+
+class Unfreezes(Regression):
+    """Gives the optimizer a second parameter group in epoch 1."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.network[0].parameters(), lr=0.05)
+
+    def on_train_epoch_start(self) -> None:
+        if self.trainer.current_epoch == 1:
+            self.unfreeze()
+
+    def unfreeze(self) -> None:
+        optimizer: Any = self.optimizers()
+        optimizer.add_param_group({"params": list(self.network[3].parameters()), "lr": 0.01})
+
+
+class UnfreezesBefore(Unfreezes):
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.unfreeze()
+
+
+def test_parameter_groups_that_the_run_has_added(tmp_path: Path) -> None:
+    """An error says where to add them before they are loaded; then the run goes on as if it had not ended."""
+
+    def fit(kind: type[Unfreezes], epochs: int, path: Any = None) -> Unfreezes:
+        seed_all(1)
+        module, trainer = kind(), quiet(max_epochs=epochs)
+        trainer.fit(module, loader(), ckpt_path=path)
+        if epochs == 2:
+            trainer.save_checkpoint(tmp_path / "c.ckpt")
+        return module
+
+    whole, _ = fit(Unfreezes, 4), fit(Unfreezes, 2)
+    with pytest.raises(
+        CheckpointError, match=r"1 parameter group.*saved with 2.*add_param_group in on_load_checkpoint"
+    ):
+        fit(Unfreezes, 4, tmp_path / "c.ckpt")
+    assert_same(fit(UnfreezesBefore, 4, tmp_path / "c.ckpt"), whole)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.LBFGS])
+def test_an_optimizer_of_another_kind(kind: Any, tmp_path: Path) -> None:
+    """An error when it is loaded, not in its first step; the same kind is no error."""
+
+    class Changed(Regression):
+        def configure_optimizers(self) -> Any:
+            return kind(self.parameters(), lr=0.01)
+
+    for number, saves in enumerate((Regression, Changed)):
+        trainer = quiet(max_epochs=1)
+        trainer.fit(saves(), loader())
+        trainer.save_checkpoint(tmp_path / f"{number}.ckpt")
+    with pytest.raises(CheckpointError, match=f"{kind.__name__} needs '.*', which the optimizer that was saved"):
+        quiet(max_epochs=2).fit(Changed(), loader(), ckpt_path=tmp_path / "0.ckpt")
+    quiet(max_epochs=2).fit(Changed(), loader(), ckpt_path=tmp_path / "1.ckpt")

@@ -74,9 +74,25 @@ def load_optimizer(
         state: What the strategy's ``optimizer_state`` gave.
         plan: Of this run.
         facts: Of the run that saved it, or empty; see :func:`run_facts`.
+
+    Raises:
+        ValueError: It is of an optimizer of another kind, or with other parameter groups.
     """
-    with state_dtypes_kept(optimizer) if facts.get("precision") == plan.precision.name else nullcontext():
-        strategy.load_optimizer_state(optimizer, state)
+    kind, saved, groups = type(optimizer).__name__, state.get("param_groups"), optimizer.param_groups
+    if isinstance(saved, list) and len(saved) != len(groups):
+        raise ValueError(
+            f"{kind} has {len(groups)} parameter group(s), and was saved with {len(saved)}. Groups that a run has "
+            "added have to be there before: call add_param_group in on_load_checkpoint, or before load_state"
+        )
+    try:
+        with state_dtypes_kept(optimizer) if facts.get("precision") == plan.precision.name else nullcontext():
+            strategy.load_optimizer_state(optimizer, state)
+        settings = getattr(optimizer, "defaults", {})
+        for before, now in zip(groups, optimizer.param_groups, strict=False):
+            if absent := [name for name in settings if name in before and name not in now]:
+                raise KeyError(absent[0])
+    except KeyError as error:
+        raise ValueError(f"{kind} needs {error}, which the optimizer that was saved does not have") from error
 
 
 @contextmanager

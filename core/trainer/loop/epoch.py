@@ -79,8 +79,8 @@ class TrainingBatches:
         """Go to the running epoch; every process calls it."""
         progress, loader = self._run.progress, self.loader
         self._others_end = False
-        self._limit_parts()
         loader.set_epoch(progress.epoch)
+        self._limit_parts()
         first = progress.batch if progress.is_in_epoch else 0
         try:
             own: float = first + loader.batches_left

@@ -131,6 +131,8 @@ class EvaluationLoop:
         is_prediction = self.stage.name == "predict"
         writers = [call for call in run.hooks.callbacks if is_prediction and isinstance(call, BasePredictionWriter)]
         keeps = keeps_outputs or any(writer.interval.on_epoch for writer in writers)
+        for loader in self.loaders:  # before their lengths, which may depend on it
+            loader.set_epoch(run.progress.epoch)
         counts = self.num_batches()
         limits = [min(number, at_most) for number in counts]
         run.batch_counts |= {self.stage.name: counts, run.stage: limits}
@@ -186,7 +188,6 @@ class EvaluationLoop:
         if has_indices:
             loader.keep_indices()
         batch_idx = -1
-        loader.set_epoch(run.progress.epoch)
         is_whole = run.settings.limit_batches(self.stage.kind) is None and num_batches == length_of(loader)
         stop = None if is_whole else int(num_batches)  # all, also where the length is not exact
         batches: Iterator[tuple[int, Any]] = enumerate(run.batch_hooks.applied(islice(loader, stop), number))
