@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from .. import callbacks, loggers, strategies
 from ..discovery.selection import survey
 from ..errors import BackendError, nearest
-from ..hints.remedies import package
+from ..hints.remedies import package, remedies
 from ..loggers import Logger
 from ..trainer import Trainer
 
@@ -94,11 +94,16 @@ class ArgumentParser(jsonargparse.ArgumentParser):
         raise SystemExit(2)
 
     def _meant(self, dashes: str, name: str) -> str:
-        """The arguments that ``name`` may stand for: those that have it after their prefix, or the most similar."""
+        """The arguments that ``name`` may stand for: those that have it after their prefix, or the most similar.
+
+        Of an argument of another version's Trainer, what to set instead.
+        """
         known = self._names()
         same = [f"{dashes}{each}" for each in known if each.rpartition(".")[2] == name]
         if same:
             return f" Did you mean {' or '.join(map(repr, same))}?"
+        if remedy := remedies("arguments", ["Trainer"]).get(name.removeprefix("trainer.")):
+            return f" {remedy}"
         return nearest(f"{dashes}{name}", [f"{dashes}{each}" for each in known])
 
     def _names(self) -> list[str]:

@@ -67,7 +67,7 @@ class FolderLogger(Logger):
 
     @property
     def version(self) -> int | str:
-        """The version, decided when it is first needed.
+        """The version. When it is first read, its folder is made, so that no other run takes the same one.
 
         Raises:
             ConfigurationError: None was given and this is not process 0, which decides it.
@@ -78,7 +78,7 @@ class FolderLogger(Logger):
                     f"{type(self).__name__}: process 0 decides the version, and process {self.process_index} does not "
                     "know it. Set version=, or read it in process 0."
                 )
-            self._version = self._next_version()
+            return self.reserve()
         return self._version
 
     @property
@@ -102,7 +102,11 @@ class FolderLogger(Logger):
 
     def reserve(self, makes_files: bool = True) -> int | str:
         """Decide the version in process 0, and make its folder, so that no other run takes the same one."""
-        while makes_files:
+        while True:
+            if self._version is None:
+                self._version = self._next_version()
+            if not makes_files:
+                return self._version
             chosen = not self._is_fixed and self._reserved is None
             try:
                 os.makedirs(self.log_dir, exist_ok=not chosen)
@@ -115,8 +119,7 @@ class FolderLogger(Logger):
                     f"{self.log_dir}: {error}. Choose another one, or set logger=False."
                 ) from error
             self._reserved = self.log_dir
-            break
-        return self.version
+            return self._version
 
     def adopt(self, version: int | str) -> None:
         """Take the version that process 0 has decided."""

@@ -180,6 +180,8 @@ def test_a_wrong_name_in_a_file_is_an_error(run: bool, capsys: pytest.CaptureFix
     [
         (("fit", "--lr=1"), "unrecognized arguments: --lr=1. Did you mean '--model.lr'?"),
         (("fit", "run.yaml"), "unrecognized arguments: run.yaml. To read a config file, write: --config run.yaml"),
+        (("fit", "--trainer.gpus=2"), "--trainer.gpus=2. Set accelerator='gpu' and devices= to the same value"),
+        (("fit", "--trainer={gpus: 2}"), "Set accelerator='gpu' and devices= to the same value"),
         (("fit", "--trainer.callbacks+=ModelCheckpont"), "Did you mean 'ModelCheckpoint'"),
         (("fit", "--trainer.callbacks+=Zzz"), "Give the whole path of the class."),
     ],

@@ -92,7 +92,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     # -- arguments of a Trainer
     "misspelt argument": Mistake(given(max_epoch=2), "Trainer", "'max_epoch'", "'max_epochs'"),
-    "argument of an older script": Mistake(given(gpus=2), "Trainer", "'gpus'", "Set devices="),
+    "argument of an older script": Mistake(given(gpus=2), "Trainer", "'gpus'", "Set accelerator='gpu' and devices="),
     "checkpoint for the constructor": Mistake(
         given(resume_from_checkpoint="x.ckpt"), "Trainer", "'resume_from_checkpoint'", "Pass ckpt_path= to fit()"
     ),

@@ -9,6 +9,7 @@ import pytest
 
 from core.callbacks import ModelCheckpoint
 from core.errors import CheckpointError
+from core.loggers import CSVLogger
 
 from .regression import Regression, loader, quiet
 
@@ -88,6 +89,18 @@ def test_a_logger_with_a_folder_for_each_run(tmp_path: Path) -> None:
     trainer.fit(Regression(), loader(), ckpt_path="last")
     assert os.listdir(tmp_path / "logs" / "version_0" / "checkpoints") == ["epoch=0-step=7.ckpt"]
     assert os.listdir(tmp_path / "logs" / "version_1" / "checkpoints") == ["epoch=1-step=14.ckpt"]
+
+
+def test_a_folder_that_is_read_before_the_run_is_the_runs(tmp_path: Path) -> None:
+    """A script makes folders in it; another run that begins meanwhile takes the next one."""
+    first, second = CSVLogger(tmp_path), CSVLogger(tmp_path)
+    pictures = Path(first.log_dir, "pictures")
+    pictures.mkdir(parents=True, exist_ok=True)
+    assert second.log_dir != first.log_dir
+    for logger in (second, first):
+        quiet(max_epochs=1, logger=logger, log_every_n_steps=1).fit(Regression(), loader(), loader())
+    assert sorted(os.listdir(pictures.parents[1])) == ["version_0", "version_1"]
+    assert {"metrics.csv", "pictures"} <= set(os.listdir(pictures.parent))
 
 
 def test_the_same_directory_twice(tmp_path: Path) -> None:

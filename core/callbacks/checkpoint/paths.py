@@ -93,8 +93,11 @@ def newest_checkpoint(folders: Iterable[str]) -> str | None:
 
 
 def _logger_folders(loggers: Iterable[Any]) -> Iterator[str]:
-    """The folder of this run, of each logger that has one for each run."""
+    """The folder of this run, of each logger that has one for each run; that of the first run, if it is not decided."""
     for logger in loggers:
+        if not getattr(logger, "is_decided", True):  # reading log_dir would make the folder of a new run
+            yield os.path.join(logger.root_dir, f"{PREFIX}0")
+            continue
         folder, top = getattr(logger, "log_dir", None), getattr(logger, "save_dir", None)
         if folder is not None and (top is None or os.path.abspath(folder) != os.path.abspath(top)):
             yield os.fspath(folder)

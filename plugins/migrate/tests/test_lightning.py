@@ -204,7 +204,7 @@ def test_the_report_says_what_to_write(tmp_path: Path, capsys: pytest.CaptureFix
     text = capsys.readouterr().out
     works, missing = text.index("works when the import is changed:"), text.index("  missing:")
     assert re.search(r"\n +7  LightningModule +from core import Module as LightningModule\n", text[works:missing])
-    assert re.search(r"\n +37  Trainer\(gpus=\) +Set devices=, and accelerator=", text[missing:])
+    assert re.search(r"\n +37  Trainer\(gpus=\) +Set accelerator='gpu' and devices=", text[missing:])
     assert re.search(r"\n +36  Trainer\(model_registry=\) +Remove it: checkpoints are files\.\n", text[missing:])
 
 
@@ -242,15 +242,19 @@ stop = pl.callbacks.early_stopping.EarlyStopping("loss")
 
 
 def test_arguments_that_steps_had_in_other_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In steps and hooks that are called without them; a loader's number is given to the hooks of evaluation."""
+    """In steps and hooks that are called without them; a loader's number is given to the hooks of evaluation.
+
+    Those with a default have it.
+    """
     script = """\
 from pytorch_lightning import Callback, LightningModule
 class Net(LightningModule):
-    def training_step(self, batch, batch_idx, optimizer_idx, hiddens=None): pass
+    def training_step(self, batch, batch_idx, optimizer_idx, hiddens): pass
     def validation_step(self, dataloader_iter): pass
     def on_validation_batch_end(self, outputs, batch, batch_idx, dataloader_idx=0): pass
     def optimizer_step(self, epoch, batch_idx, optimizer, closure, on_tpu, using_native_amp, using_lbfgs): pass
     def helper(self, optimizer_idx, outputs): pass
+    def test_step(self, batch, batch_idx, optimizer_idx=0): pass
 class Watch(Callback):
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx): pass
     def on_train_epoch_end(self, trainer, pl_module, outputs): pass
@@ -263,8 +267,29 @@ class Watch(Callback):
         "optimizer_step(on_tpu=)": ("missing", [6]),
         "optimizer_step(using_native_amp=)": ("missing", [6]),
         "optimizer_step(using_lbfgs=)": ("missing", [6]),
-        "on_train_batch_end(dataloader_idx=)": ("missing", [9]),
-        "on_train_epoch_end(outputs=)": ("missing", [10]),
+        "on_train_batch_end(dataloader_idx=)": ("missing", [10]),
+        "on_train_epoch_end(outputs=)": ("missing", [11]),
+    }
+
+
+def test_a_hook_of_other_versions_that_a_script_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is a method like others, also in a class derived from this one; a hook that torch-hal has is reported."""
+    script = """\
+from lightning import LightningModule
+class Base(LightningModule):
+    def on_train_epoch_end(self): self.on_epoch_end([])
+    def on_epoch_end(self, outputs): self.on_fit_end()
+    def on_fit_end(self): pass
+    def on_epoch_start(self): self.on_epoch_start
+class Net(Base):
+    def on_epoch_end(self, outputs): pass
+"""
+    found = examined(tmp_path, capsys, script)
+    assert found == {
+        "LightningModule": ("works", [1]),
+        "LightningModule.on_train_epoch_end": ("differs", [3]),
+        "LightningModule.on_fit_end": ("works", [4, 5]),
+        "LightningModule.on_epoch_start": ("missing", [6]),
     }
 
 

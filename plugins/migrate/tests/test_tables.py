@@ -133,6 +133,7 @@ def arguments(function: Any) -> set[str]:
 def names_of_lightning() -> dict[str, set[str]]:
     """By section of the table."""
     import lightning.pytorch as pl
+    from lightning.fabric import Fabric
     from lightning.pytorch import callbacks, loggers, profilers
 
     stages = (pl.Trainer.fit, pl.Trainer.validate, pl.Trainer.test, pl.Trainer.predict)
@@ -150,6 +151,8 @@ def names_of_lightning() -> dict[str, set[str]]:
         "model_checkpoint_arguments": arguments(callbacks.ModelCheckpoint),
         "loggers": {*loggers.__all__},
         "profilers": {*profilers.__all__},
+        "fabric_members": members(Fabric),
+        "hook_arguments": set(),  # of other versions
     }
 
 

@@ -15,7 +15,7 @@ from torch_hal.hints.remedies import import_line
 
 from . import configs
 from .accelerate import uses as uses_of_accelerate
-from .scripts import Use, class_kinds, names_of_scripts, uses
+from .scripts import Use, class_kinds, names_of_scripts, names_scripts_call, uses
 from .tables import DIFFERS, HERE, MISSING, Row, Section, read_tables
 
 __all__ = ["ACCELERATE", "LIGHTNING", "NOTEBOOK", "Finding", "Library", "as_json", "as_text", "examine"]
@@ -97,7 +97,17 @@ def examine(files: Iterable[Path]) -> tuple[dict[Path, list[Finding]], list[Conf
     kinds = class_kinds(trees.values(), lightning["callbacks"].rows)
     own = names_of_scripts(trees.values(), kinds)
     members = {name: {*section.rows, *section.instead} - (section.unread & own) for name, section in lightning.items()}
-    used = {file: (uses(tree, kinds, members), uses_of_accelerate(tree)) for file, tree in trees.items()}
+    called = own & names_scripts_call(trees.values(), kinds)
+
+    def is_own(use: Use) -> bool:
+        """Whether it is a method that the script's classes define and call, and torch-hal does not."""
+        of_class = use.section in ("module_members", "datamodule_members", "callback_members")
+        return of_class and use.name in called and lightning[use.section].find(use.name, "").state == MISSING
+
+    used = {
+        file: ([use for use in uses(tree, kinds, members) if not is_own(use)], uses_of_accelerate(tree))
+        for file, tree in trees.items()
+    }
     by_cli = any(use.name == "LightningCLI" for found, _ in used.values() for use in found)
     settings = [file for file in files if file.suffix in configs.SUFFIXES]
     read = _each(settings, lambda file: configs.uses(file, by_cli), errors)

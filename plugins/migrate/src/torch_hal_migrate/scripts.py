@@ -176,6 +176,20 @@ def names_of_scripts(trees: Iterable[ast.AST], kinds: Collection[str]) -> set[st
     }
 
 
+def names_scripts_call(trees: Iterable[ast.AST], kinds: Collection[str]) -> set[str]:
+    """What the classes of :func:`class_kinds` use in methods of other names, which may be their own."""
+    return {
+        used.attr
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name in kinds
+        for method in node.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+        for used in ast.walk(method)
+        if isinstance(used, ast.Attribute) and used.attr != method.name
+    }
+
+
 def uses(tree: ast.AST, kinds: Mapping[str, str], members: Mapping[str, Iterable[str]]) -> list[Use]:
     """What a script uses, in the order of lines.
 
@@ -300,10 +314,15 @@ def _defined(statement: ast.stmt) -> Iterator[tuple[str, int]]:
 
 
 def _hook_arguments(hook: ast.stmt, name: str) -> Iterator[Use]:
-    """The arguments of a step or hook that it had in other versions only, or that hold something else here."""
-    for node in ast.walk(hook.args) if isinstance(hook, ast.FunctionDef) else ():
-        if isinstance(node, ast.arg) and re.fullmatch(HOOK_ARGUMENTS.get(node.arg, "(?!)"), name):
-            yield Use("hook_arguments", node.arg, node.lineno, name)
+    """The arguments of a step or hook that it had in other versions only, or that hold something else here.
+
+    Those with a default have it.
+    """
+    if isinstance(hook, ast.FunctionDef):
+        positional = [*hook.args.posonlyargs, *hook.args.args]
+        for node in positional[: len(positional) - len(hook.args.defaults)]:
+            if re.fullmatch(HOOK_ARGUMENTS.get(node.arg, "(?!)"), name):
+                yield Use("hook_arguments", node.arg, node.lineno, name)
 
 
 def _bound(node: ast.AST, roots: Collection[str]) -> list[str]:
