@@ -295,7 +295,7 @@ def test_the_iterator_of_a_loader_counts_its_batches(num_workers: int) -> None:
     batches = iter(DataLoader(squares(), 2, num_workers=num_workers))
     assert isinstance(batches, torch_private.DataLoaderIterator)
     assert [torch_private.num_yielded(batches) for _ in batches] == [1, 2, 3]
-    assert torch_private.num_yielded(iter([1])) == 0
+    assert (torch_private.num_yielded(iter([1])), torch_private.data_iterator(batches)) == (0, None)
 
 
 def test_workers_can_be_ended_and_the_loader_starts_others() -> None:

@@ -1,14 +1,81 @@
-"""The passes over loaders that have begun and not ended, by the time of their newest batch."""
+"""Where passes over loaders start; those that have begun and not ended, by the time of their newest batch."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from ..logging import get_logger
+from .rank_comparison import facts_of_items
+from .seeds import replayed
 from .shards import Real
+from .streams import TO_BEGIN, watched
 from .workers import Workers
 
 logger = get_logger(__name__)
+
+
+class Start:
+    """Where a pass over a loader starts.
+
+    Args:
+        epoch: The number of the pass.
+        offset: How far into the data, in the units of :attr:`Reading.units`.
+        batches: How many batches that is.
+        rng: The state of the host's generators at the start of the pass that is continued; ``None`` for now.
+        is_same_world: Whether the pass that is continued had as many processes.
+        inner: The state of a ``StatefulDataLoader``, which finds the position by itself; ``None`` for others.
+        generators: The states of the loader's own generators at the start of the pass that is continued.
+        memory: What was known of earlier passes at the start of the pass that is continued; see :meth:`Reading.memory`.
+        first: What distinguishes the first batch of the pass that is continued from others, on as many processes;
+            ``None`` if unknown.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        offset: int = 0,
+        batches: int = 0,
+        rng: dict[str, Any] | None = None,
+        is_same_world: bool = True,
+        inner: dict[str, Any] | None = None,
+        generators: list[Tensor] | None = None,
+        memory: dict[str, Any] | None = None,
+        first: list[int] | None = None,
+    ) -> None:
+        self.epoch, self.offset, self.batches, self.rng = epoch, offset, batches, rng
+        self.is_same_world, self.inner = is_same_world, inner
+        self.generators, self.memory, self.first = generators, memory, first if is_same_world else None
+        self._has_noted = False
+
+    def replay(self) -> AbstractContextManager[None]:
+        """A context in which what the first part of the pass drew is drawn again."""
+        return nullcontext() if self.rng is None else replayed(self.rng)
+
+    def notes(self, batch: Any, loader: Any) -> Any:
+        """Note the first batch of the pass over ``loader``, the user's own; a warning if it is not :attr:`first`."""
+        if not self._has_noted:
+            self._has_noted, before, self.first = True, self.first, facts_of_items([batch])
+            if before not in (None, self.first):
+                logger.warning(
+                    "position in the data: this pass over %s begins with another batch than the one that is continued, "
+                    "so as many batches are skipped, but not those that were seen. %s",
+                    type(getattr(loader, "dataset", loader)).__name__,
+                    TO_BEGIN,
+                )
+        return batch
+
+    def noted(self, batches: Iterator[Any], loader: Any) -> Iterator[Any]:
+        """``batches`` of the pass over ``loader`` from here on, with :meth:`notes`, and watched for equal workers."""
+        batches = watched(batches, loader)
+        if not self.batches:
+            for batch in batches:
+                yield self.notes(batch, loader)
+                break
+        yield from batches
 
 
 class ActivePass(Protocol):

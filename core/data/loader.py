@@ -15,14 +15,13 @@ from ..errors import CheckpointError, ConfigurationError, quoted
 from ..hints.remedies import add_remedy
 from ..random import get_host_rng_state
 from ..utilities.torch_private import DataLoaderIterator, num_yielded
-from .active_passes import ActivePasses, warn_of_position
+from .active_passes import ActivePasses, Start, warn_of_position
 from .dispatch import Dispatch
 from .loader_structure import Epochs, generators_of
 from .rank_comparison import Comparison, data_set_facts
-from .reading import MapReading, Reading, Start, check_length
+from .reading import MapReading, Reading, check_length
 from .seeds import PassSeeds, seeded
 from .shards import Real, Share, read_end
-from .streams import watched
 from .transfer import Transfer
 
 
@@ -112,11 +111,10 @@ class PreparedLoader(DataLoader[Any]):
         return running.batches()
 
     def _start(self) -> Start:
-        pending = self._progress.pending
-        epoch = self._progress.epoch
+        pending, epoch = self._progress.pending, self._progress.epoch
         start = Start(epoch)
         if pending is not None:
-            kept = {name: pending[name] for name in ("offset", "batches", "rng", "generators", "memory")}
+            kept = {name: pending[name] for name in ("offset", "batches", "rng", "generators", "memory", "first")}
             is_same_world = pending["shards"] == self._share.shards
             start = Start(epoch, **kept, is_same_world=is_same_world, inner=pending["loader"])
         if self._skip > start.batches:
@@ -247,6 +245,7 @@ class PreparedLoader(DataLoader[Any]):
             "left": False,
             "loader": None,
             "memory": memory,
+            "first": None,
             "data": data_set_facts(self._reading.own),
             **now,
         }
@@ -262,6 +261,7 @@ class PreparedLoader(DataLoader[Any]):
                 "left": running.is_left,
                 "loader": running.inner_state(),
                 "memory": running.memory,
+                "first": running.origin.first,
             }
         return state
 
@@ -350,15 +350,17 @@ class _Pass:
 
     def _begin(self, seeds: PassSeeds | None) -> Any:
         dispatch, reading, start = self._dispatch, self._reading, self.start
-        self._yielded_before = 0
+        self._yielded_before, self.origin = 0, start
         if dispatch is not None:
-            inner = copy.copy(start)
+            self.origin = inner = copy.copy(start)
             inner.batches, inner.is_same_world = start.offset // reading.units, True
-            batches = watched(reading.begin(inner, seeds), reading.own) if dispatch.is_reader else None
-            return dispatch.parts(reading, batches)
-        iterator = reading.begin(start, seeds)
+            return dispatch.parts(reading, self._read_by(reading, seeds) if dispatch.is_reader else None)
+        return self._read_by(reading, seeds)
+
+    def _read_by(self, reading: Reading, seeds: PassSeeds | None) -> Iterator[Any]:
+        iterator = reading.begin(self.origin, seeds)
         self._yielded_before = num_yielded(iterator)
-        return watched(iterator, self._reading.own)
+        return iterator if isinstance(reading, MapReading) else self.origin.noted(iterator, reading.own)
 
     def batches(self) -> Iterator[Any]:
         """The iterator that the user gets."""

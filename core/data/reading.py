@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from itertools import chain, islice
 from typing import Any
 
-from torch import Generator, Tensor
+from torch import Generator
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -24,49 +24,16 @@ from torch.utils.data import (
 from ..errors import CheckpointError, ConfigurationError, WrongTypeError
 from ..logging import get_logger
 from ..random import get_host_rng_state
-from ..utilities.torch_private import DataLoaderIterator, clear_kept_iterator, kept_iterator
+from ..utilities.torch_private import DataLoaderIterator, clear_kept_iterator, data_iterator, kept_iterator
+from .active_passes import Start
 from .loader_structure import keeps_epoch_from_workers
 from .rank_comparison import facts_of_indices
 from .seeds import PassSeeds, draw_seed, mix, replayed, seeded
 from .shards import Real, ShardedSampler, Share, check_split, index_source
-from .streams import MarkedCollate, ShardedStream, stream_steps
+from .streams import Begun, MarkedCollate, ShardedStream, stream_steps
 from .workers import Workers
 
 logger = get_logger(__name__)
-
-
-class Start:
-    """Where a pass over a loader starts.
-
-    Args:
-        epoch: The number of the pass.
-        offset: How far into the data, in the units of :attr:`Reading.units`.
-        batches: How many batches that is.
-        rng: The state of the host's generators at the start of the pass that is continued; ``None`` for now.
-        is_same_world: Whether the pass that is continued had as many processes.
-        inner: The state of a ``StatefulDataLoader``, which finds the position by itself; ``None`` for others.
-        generators: The states of the loader's own generators at the start of the pass that is continued.
-        memory: What was known of earlier passes at the start of the pass that is continued; see :meth:`Reading.memory`.
-    """
-
-    def __init__(
-        self,
-        epoch: int,
-        offset: int = 0,
-        batches: int = 0,
-        rng: dict[str, Any] | None = None,
-        is_same_world: bool = True,
-        inner: dict[str, Any] | None = None,
-        generators: list[Tensor] | None = None,
-        memory: dict[str, Any] | None = None,
-    ) -> None:
-        self.epoch, self.offset, self.batches, self.rng = epoch, offset, batches, rng
-        self.is_same_world, self.inner = is_same_world, inner
-        self.generators, self.memory = generators, memory
-
-    def replay(self) -> AbstractContextManager[None]:
-        """A context in which what the first part of the pass drew is drawn again."""
-        return nullcontext() if self.rng is None else replayed(self.rng)
 
 
 class Reading:
@@ -91,13 +58,15 @@ class Reading:
         self.loader = loader
         self.own: Any = loader
         """The user's own loader."""
+        self._begun = Begun()
 
     def begin(self, start: Start, seeds: PassSeeds | None) -> Iterator[Any]:
         """The batches of a pass."""
         with start.replay():
             batches: Iterator[Any] = self.workers.iterate(self.loader)
+            self._begun.check(self.loader, batches)
             for _ in range(start.batches):
-                next(batches, None)
+                start.notes(next(batches, None), self.own)
         return batches
 
     def steps(self, offset: int) -> int:
@@ -301,12 +270,13 @@ class StreamReading(Reading):
                 continued: Iterator[Any] = self.workers.iterate(own)
                 return continued
             batches: Iterator[Any] = self._iterate()
+            self._begun.check(own.dataset, data_iterator(batches))
             if self.share.shards > 1 and not self.marks:
                 batches = _begun_by(batches, own, lambda: bool(self._stream.has_begun))
             for number in range(start.batches):
                 seed = self.batch_seed(number)
                 with nullcontext() if seed is None else seeded(seed):
-                    next(batches, None)
+                    start.notes(next(batches, None), own)
         self._first = start.batches
         return batches
 

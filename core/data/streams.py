@@ -20,6 +20,30 @@ from .shards import Real, Share
 logger = get_logger(__name__)
 
 
+TO_BEGIN = (
+    "Begin at the start in each __iter__. For other data in each pass, give the data set set_epoch(epoch), which is "
+    "called before a pass with its number, and begin there"
+)
+
+
+class Begun:
+    """Warns where a pass goes on with the iterator of the pass before, which a resumed run cannot do."""
+
+    def __init__(self) -> None:
+        self._newest: int | None = None
+
+    def check(self, source: Any, iterator: Any) -> None:
+        """A pass over ``source`` reads ``iterator``."""
+        known, self._newest = self._newest, id(iterator)
+        if known == id(iterator) and any(value is iterator for value in getattr(source, "__dict__", {}).values()):
+            logger.warning_once(
+                "data: %s keeps its iterator, so each pass goes on where the one before stopped. A resumed run does "
+                "not: its first pass begins at the start. %s",
+                type(source).__name__,
+                TO_BEGIN,
+            )
+
+
 class ShardedStream(IterableDataset[Any]):
     """This process's items of a stream that is the same in every process.
 
@@ -43,7 +67,7 @@ class ShardedStream(IterableDataset[Any]):
         is_compared: bool = False,
     ) -> None:
         self.dataset, self.batch_size, self.drop_last, self.share = dataset, batch_size, drop_last, share
-        self._is_compared = is_compared
+        self._is_compared, self._begun = is_compared, Begun()
         self.offset = 0
         """How many items of the stream the next pass leaves out."""
         # Shared memory: workers that live on after a pass read the next pass's seed there.
@@ -61,7 +85,8 @@ class ShardedStream(IterableDataset[Any]):
         share = self.share
         units = share.shards if self.batch_size is None else share.global_size(self.batch_size)
         info = get_worker_info()
-        stream = _isolated(self.dataset, mix(int(self.seed), 0 if info is None else info.id), units, self.offset)
+        seed = mix(int(self.seed), 0 if info is None else info.id)
+        stream = _isolated(self.dataset, seed, units, self.offset, self._begun)
         first: list[Any] = []
         looks = self._is_compared and (info is None or info.id == 0) and not self.facts.any()
         for items in stream:
@@ -137,10 +162,11 @@ class MarkedCollate:
         return (batch, real) if self.in_pairs else batch
 
 
-def _isolated(dataset: IterableDataset[Any], seed: int, size: int, offset: int) -> Iterator[list[Any]]:
+def _isolated(dataset: IterableDataset[Any], seed: int, size: int, offset: int, begun: Begun) -> Iterator[list[Any]]:
     """``size`` items at a time, drawn with their own generators."""
     with seeded(seed):
         stream = iter(dataset)
+        begun.check(dataset, stream)
         next(islice(stream, offset, offset), None)  # skips so many
         state = get_host_rng_state()
     while True:

@@ -54,7 +54,8 @@ def add_remedy(error: BaseException, message: str | None = None) -> None:
     message = str(error) if message is None else message
     for pattern, remedy in remedies("messages").items():
         if re.search(pattern, message, re.MULTILINE):
-            error.add_note(remedy)
+            if remedy not in getattr(error, "__notes__", ()):
+                error.add_note(remedy)
             return
 
 

@@ -232,6 +232,13 @@ class StepMethods(Renaming):
         """The number of steps that the whole run has taken, with all its peers, if :attr:`counts_steps`."""
         raise NotImplementedError(f"{type(self).__name__} does not count steps")
 
+    def may_skip_steps(self) -> bool:
+        """Whether a call of an optimizer's step may be no step of the whole run; :meth:`steps_taken` says which was.
+
+        Override both where an engine leaves steps out, such as those whose gradients are not finite.
+        """
+        return self.precision.scales_loss or self.counts_steps
+
     def steps_taken(self, optimizer: Optimizer) -> int:
         """How many steps of the whole run the last call of the optimizer's step was, for schedulers: 0 or 1 by default.
 

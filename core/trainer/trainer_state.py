@@ -76,6 +76,9 @@ class Progress:
     """How many batches of the running epoch this process has trained on."""
     step: int = 0
     """Optimizer steps taken so far, in all epochs. A step whose batches were all skipped counts."""
+    skipped_steps: int = 0
+    """How many of them changed nothing, since gradients were not finite: a scheduler per step does not count them. Only
+    kept if there is one."""
     batches_before: int = 0
     """How many batches this process has trained on in the epochs before the running one."""
     phase: Literal["start", "batches", "end", "over"] = "start"
@@ -119,7 +122,8 @@ class Progress:
     def reset(self) -> None:
         """Go back to the beginning."""
         self.epoch = self.batch = self.step = self.batches_before = self.train_loaded = self.val_loaded = 0
-        self.phase, self.is_accumulating, self.should_stop, self.validated = "start", False, False, -1
+        self.skipped_steps, self.phase, self.validated = 0, "start", -1
+        self.is_accumulating = self.should_stop = False
         self.all_stop = self.has_ended = False
 
     def start_batches(self) -> None:

@@ -42,6 +42,7 @@ __all__ = [
     "check_input_dim",
     "clear_kept_iterator",
     "clone_of_store",
+    "data_iterator",
     "compiled_call",
     "count_scheduler_call",
     "device_of_objects",
@@ -233,6 +234,11 @@ def num_yielded(iterator: Any) -> int:
     """How many batches the iterator of a ``DataLoader`` has returned; 0 for any other iterator."""
     count: int = getattr(iterator, "_num_yielded", 0)
     return count
+
+
+def data_iterator(iterator: Any) -> Any:
+    """The iterator over an iterable data set that one of a ``DataLoader`` without workers reads, or ``None``."""
+    return getattr(getattr(iterator, "_dataset_fetcher", None), "dataset_iter", None)
 
 
 def has_workers_to_end(iterator: Any) -> bool:

@@ -1,14 +1,18 @@
-"""Data that can be read once only: the pass after that is an error, and not an epoch without batches."""
+"""Data that can be read once only: the pass after that is an error, and not an epoch without batches.
+
+And data of which each pass has another part.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import pytest
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from core.data import DataSettings, PreparedLoader, skip_first_batches
+from core.data import DataSettings, PreparedLoader, skip_first_batches, streams
 from core.errors import ConfigurationError
 
 from .loaders import Numbers, Reversed, SizedStream, Stream, flat, prepared
@@ -151,3 +155,62 @@ def test_a_process_without_a_batch(dispatch: bool) -> None:
     assert [len(list(one)) for one in loaders] == [2, 2]
     stream.items = 2
     assert [len(list(one)) for one in loaders] == [1, 0]
+
+
+class Continued(IterableDataset[int]):
+    """Keeps its iterator, by itself or within a generator of each pass; or begins by the number of the pass."""
+
+    def __init__(self, how: str) -> None:
+        self.how, self.epoch, self.iterator = how, 0, itertools.count()
+
+    def __iter__(self) -> Iterator[int]:
+        if self.how == "itself":
+            return self.iterator
+        return (item for item in self.iterator) if self.how == "within" else itertools.count(12 * self.epoch)
+
+
+class Told(Continued):
+    """Is told the number of the pass."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+@pytest.mark.parametrize("dispatch", [False, True], ids=["divided", "read by process 0"])
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("how", ["itself", "within", "by number"])
+def test_a_stream_that_goes_on_in_each_pass(
+    how: str, shards: int, dispatch: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run would begin it at the start: a warning in the second pass, and where that is continued.
+
+    One that begins by the number of the pass is resumed.
+    """
+    monkeypatch.setattr(streams.logger, "_warned", set())
+
+    def make() -> list[PreparedLoader]:
+        kind, settings = Told if how == "by number" else Continued, DataSettings(dispatch_batches=dispatch)
+        return prepared(lambda: DataLoader(kind(how), 2), shards, settings=settings)
+
+    def take(loaders: list[PreparedLoader], batches: int) -> list[int]:
+        passes = [iter(loader) for loader in loaders]
+        found = [flat([next(one)]) for _ in range(batches) for one in passes]
+        states[:] = [loader.state_dict() for loader in loaders]
+        return list(itertools.chain(*found))
+
+    def said() -> list[bool]:
+        messages = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return [any(part in message for message in messages) for part in ("keeps its iterator", "begins with another")]
+
+    states: list[dict[str, Any]] = []
+    whole, resumed = make(), make()
+    take(whole, 3)
+    assert said() == [False, False]
+    take(whole, 2)
+    assert said() == [how == "itself", False]
+    for loader, state in zip(resumed, states, strict=True):
+        loader.load_state_dict(state)
+    found = take(resumed, 1)
+    assert said() == [False, how != "by number"]
+    assert found == list(range(12 + 4 * shards, 12 + 6 * shards)) or how != "by number"

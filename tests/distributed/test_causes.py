@@ -32,7 +32,7 @@ HOW: dict[str, tuple[str, str, int]] = {
     "script": ("NameError: planted", "make_batch", 1),
     "shape": ("RuntimeError: mat1 and mat2 shapes cannot be multiplied", "training_step", 1),
     "two errors": ("ValueError: planted in", "training_step", 1),
-    "unused": ("RuntimeError: some parameters took no part in the loss", "", 1),
+    "unused": ("RuntimeError: Expected to have finished reduction in the prior iteration", "", 1),
     "devices": ("ConfigurationError: devices and num_nodes ask for", "main", 1),
     "exit": ("sys.exit(3)", "training_step", 3),
     "interrupt": ("KeyboardInterrupt", "training_step", 1),
@@ -129,4 +129,6 @@ def test_the_output_ends_with_the_cause(launcher: str, processes: int, how: str,
         )
     assert not re.search("gloo/|Connection (closed|reset)|see what it wrote", whole)
     if how == "unused":
-        assert "Use them all, or set strategy='ddp_find_unused_parameters_true'" in end
+        remedy = "Use them all, or set strategy='ddp_find_unused_parameters_true'"
+        assert remedy in end.partition("failed: ")[2], "the cause names it"
+        assert f"]: Some parameters took no part in the loss of the step before. {remedy}" in whole, "so does the error"

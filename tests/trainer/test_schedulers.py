@@ -236,16 +236,17 @@ def test_a_scheduler_of_epochs_is_resumed_after_the_last_batch(is_stream: bool, 
 class Overflowing(Regression):
     """Its losses are sometimes infinite, so 16-mixed skips the step."""
 
-    def __init__(self, interval: str) -> None:
+    def __init__(self, interval: str, frequency: int = 1) -> None:
         super().__init__()
-        self.interval, self.rates = interval, list[float]()
+        self.interval, self.frequency, self.rates = interval, frequency, list[float]()
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return self.loss(batch) * (float("inf") if batch_idx in (1, 2, 6) else 1e-3)
 
     def configure_optimizers(self) -> Any:
         optimizer = SGD(self.parameters(), lr=0.5)
-        return [optimizer], [{"scheduler": StepLR(optimizer, 1, 0.5), "interval": self.interval}]
+        schedule = {"scheduler": StepLR(optimizer, 1, 0.5), "interval": self.interval, "frequency": self.frequency}
+        return [optimizer], [schedule]
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.rates.append(self.optimizers().param_groups[0]["lr"])
@@ -261,6 +262,21 @@ def test_a_scheduler_waits_where_its_optimizer_has_skipped_a_step() -> None:
     module = Overflowing("epoch")
     quiet(max_epochs=2, precision="16-mixed").fit(module, loader())
     assert module.rates == [0.5] * 6 + [0.25] * 7 + [0.125]
+
+
+def test_the_frequency_of_a_scheduler_counts_steps_that_were_taken(tmp_path: Path) -> None:
+    """Also of those before a checkpoint, from which a run goes on."""
+
+    class SavesAtThree(Callback):
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step == 3:
+                trainer.save_checkpoint(tmp_path / "saved")
+
+    whole, resumed = Overflowing("step", 2), Overflowing("step", 2)
+    quiet(max_epochs=1, precision="16-mixed", callbacks=SavesAtThree()).fit(whole, loader())
+    quiet(max_epochs=1, precision="16-mixed").fit(resumed, loader(), ckpt_path=tmp_path / "saved")
+    assert whole.rates == [0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
+    assert resumed.rates == whole.rates[3:]
 
 
 class Misnamed(Plateau):

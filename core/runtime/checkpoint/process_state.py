@@ -216,7 +216,8 @@ class ProcessStates:
         own = self.own if len(self.by_rank) == self.strategy.world_size else None
         for loader, state in zip(loaders, (own or self.first)["loaders"], strict=False):
             with load_errors("loaders", path):
-                loader.load_state_dict(state, reshard=True)
+                # What this process read first is known from its own state only.
+                loader.load_state_dict(state if own else {**state, "first": None}, reshard=True)
             if not knows_epoch and loader.is_at_end and self.strategy.is_global_zero:
                 logger.warning(AT_END, path, loader.epoch, loader.epoch + 1)
 

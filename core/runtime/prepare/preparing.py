@@ -248,7 +248,7 @@ class Preparing:
 
     def _prepare_scheduler(self, scheduler: LRScheduler) -> LRScheduler:
         strategy = self._life.strategy
-        has_skips = self._gradient_state.num_steps > 1 or strategy.precision.scales_loss or strategy.counts_steps
+        has_skips = self._gradient_state.num_steps > 1 or strategy.may_skip_steps()
         if isinstance(scheduler, PreparedScheduler):
             if scheduler in self._prepared.live:
                 return scheduler

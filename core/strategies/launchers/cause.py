@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 import torch
 
 from ... import errors
+from ...hints.remedies import add_remedy
 
 CAUSE = "CORE_CAUSE"
 """The environment variable with the path to which a process writes its cause, for the one that has started it."""
@@ -38,13 +39,6 @@ INNERMOST = 4
 """Of so many frames below the user's last one, the calls are shown; of none for an error that is raised on purpose."""
 LONGEST = 300
 """Characters of a line of a message."""
-
-_SAID_BETTER = {
-    "Expected to have finished reduction in the prior iteration": "some parameters took no part in the loss\n  "
-    "Use them all, or set strategy='ddp_find_unused_parameters_true', or "
-    "strategy=DDPStrategy(find_unused_parameters=True).",
-}
-"""Errors of torch, by a part of their text: what it means, and what to do about it."""
 
 _OURS = tuple(os.path.join(os.path.dirname(module.__file__), "") for module in (errors, torch) if module.__file__)
 _PYTHONS = os.path.join(sysconfig.get_path("stdlib"), "")
@@ -69,10 +63,9 @@ def cause_of(error: BaseException) -> str:
     """What happened, where in the user's code, and what to do, if that is known; each a line."""
     if (told := getattr(error, "_core_explanation", None)) is not None:
         return str(told[0])
-    meaning = next((text for part, text in _SAID_BETTER.items() if part in str(error)), "")
-    what, _, remedy = (f"{type(error).__name__}: {meaning}" if meaning else summary(error)).partition("\n  ")
+    add_remedy(error)
     place, notes = _place(error), [first_line(note) for note in getattr(error, "__notes__", ())]
-    return "\n  ".join(filter(None, [what, f"at {place}" if place else "", remedy, *notes]))
+    return "\n  ".join(filter(None, [summary(error), f"at {place}" if place else "", *notes]))
 
 
 def summary(error: BaseException) -> str:

@@ -235,7 +235,7 @@ def _explain(error: BaseException, module: Module) -> None:
 
 
 def _add_notes(error: BaseException) -> None:
-    """Add to an error of a step what the step was called with, and what to do about it if that is known.
+    """Add to an error what the step was called with, if it is of one, and what to do about it if that is known.
 
     The traceback has the batch: a loop that noted each one would take time, and a ``try`` around the step would keep
     torch.compile from compiling a step with a graph break.
@@ -247,6 +247,8 @@ def _add_notes(error: BaseException) -> None:
             more = ["…"] * (len(parts) > MOST_PARTS)
             error.add_note(f"{called.name} got batch_idx={batch_idx}, {', '.join([*parts[:MOST_PARTS], *more])}.")
             add_remedy(error, f"{called.name}:\n{error}")
+            return
+    add_remedy(error)
 
 
 def _save_for_signal(trainer: Trainer) -> str:

@@ -50,7 +50,8 @@ class LRSchedulers:
     """
 
     def __init__(self, schedules: Sequence[LRSchedulerConfig], run: RunContext, strategy: Strategy) -> None:
-        self._metric_log, self._strategy, module = run.metric_log, strategy, run.module
+        self._metric_log, self._progress, self._strategy = run.metric_log, run.progress, strategy
+        module = run.module
         self._own_step = overridden(module, Module, "lr_scheduler_step") or partial(Module.lr_scheduler_step, module)
         self._plain: dict[str, list[LRSchedulerConfig]] = {interval: [] for interval in INTERVALS}
         self._monitoring: dict[str, list[LRSchedulerConfig]] = {interval: [] for interval in INTERVALS}
@@ -85,12 +86,17 @@ class LRSchedulers:
         """Step the schedulers of ``interval`` that monitor nothing, if their frequency divides ``count``.
 
         Args:
-            interval: ``"epoch"``, or ``"step"``: then those whose optimizer has skipped its step do not step.
+            interval: ``"epoch"``, or ``"step"``: then one that the optimizer has skipped counts for none of them.
             count: The number of epochs or optimizer steps so far.
         """
-        is_sure = interval == "epoch" or self._strategy.counts_steps
-        for schedule in self._plain[interval]:
-            if count % schedule.frequency == 0 and (is_sure or steps_due(schedule.scheduler, self._strategy)):
+        plain, progress = self._plain[interval], self._progress
+        if interval == "step" and not self._strategy.counts_steps:
+            if plain and not steps_due(plain[0].scheduler, self._strategy):  # all of them are of the one optimizer
+                progress.skipped_steps += 1
+                return
+            count -= progress.skipped_steps
+        for schedule in plain:
+            if count % schedule.frequency == 0:
                 self._step(schedule.scheduler, None)
 
     def step_monitoring(self, interval: str, count: int) -> None:

@@ -103,6 +103,57 @@ def test_deepspeed_tells_the_parameters_that_are_stepped(stage: int) -> None:
         assert own.weight.tolist() == utils.safe_get_full_fp32_param(own.weight).tolist() == [[0.5] * 4] * 2
 
 
+@pytest.mark.parametrize("front_end", ["runtime", "trainer"])
+@pytest.mark.parametrize(("stage", "precision"), [(0, "bf16-true"), (0, "scaled"), (2, "32-true"), (3, "bf16-mixed")])
+def test_schedulers_wait_where_the_engine_skips_a_step(stage: int, precision: str, front_end: str) -> None:
+    """As it does where gradients are not finite: their rates, and what scripts read, are those of the steps taken.
+
+    Scaled: under 16-mixed, which DeepSpeed has on no CPU, torch's scaler skips steps, and does not tell the engine.
+    """
+    rates, skipped = [], []
+    settings: dict[str, Any] = {"accelerator": "cpu", "strategy": DeepSpeedStrategy(stage=stage), "devices": 1}
+    if precision != "scaled":
+        settings["precision"] = precision
+
+    class Halved(torch_hal.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            if precision == "scaled" and not batch_idx:
+                runtime.strategy.engine.torch_autocast_z0_gradscaler = torch.amp.GradScaler("cpu")
+            return self.layer(torch.ones(1, 1, dtype=self.layer.weight.dtype)).float().sum() * batch
+
+        def configure_optimizers(self) -> Any:
+            self.own = torch.optim.SGD(self.parameters(), lr=1.0)
+            schedule = {"scheduler": torch.optim.lr_scheduler.StepLR(self.own, 1, 0.5), "interval": "step"}
+            return [self.own], [schedule]
+
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            rates.append(self.own.param_groups[0]["lr"])
+            skipped.append(self.optimizers().step_was_skipped)
+
+    module, factors = Halved(), (1.0, float("inf"), float("inf"), 1.0)
+    runtime: Any
+    if front_end == "trainer":
+        options = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+        runtime = torch_hal.Trainer(**settings, **options, max_epochs=1)
+        runtime.fit(module, list(factors))
+    else:
+        with torch_hal.Runtime(**settings) as runtime:
+            [own], [schedule] = module.configure_optimizers()
+            module.layer, optimizer, scheduler = runtime.prepare(module.layer, own, schedule["scheduler"])
+            for index, factor in enumerate(factors):
+                runtime.backward(module.training_step(factor, index))
+                optimizer.step()
+                scheduler.step()
+                rates.append(own.param_groups[0]["lr"])
+                skipped.append(runtime.optimizer_step_was_skipped)
+    assert rates == [0.5, 0.5, 0.5, 0.25]
+    assert skipped == [False, True, True, False]
+
+
 def test_it_is_quiet(loops: dict[str, Any]) -> None:
     """Nothing is printed that the script did not print."""
     assert loops["printed"] == ""

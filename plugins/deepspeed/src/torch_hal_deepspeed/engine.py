@@ -79,6 +79,8 @@ class Engine:
         self._clip: float = config.get("gradient_clipping", 0.0)
         self.has_gradients = False
         """Whether backward was called since the last step."""
+        self.was_applied = True
+        """Whether the last step changed the parameters: one whose gradients are not finite may change nothing."""
         self.clips_once = False
         """Whether the current clipping is for the next step only."""
         self._norm: Tensor | None = None
@@ -155,7 +157,10 @@ class Engine:
                 "run. Call step() without it."
             )
         self.has_gradients = False
+        scaler = self.engine.torch_autocast_z0_gradscaler  # it skips steps without telling the engine
+        scale = 0.0 if scaler is None else scaler.get_scale()
         self.engine.step()
+        self.was_applied = self.engine.was_step_applied() and (scaler is None or scaler.get_scale() >= scale)
         if self.clips_once:
             if self._norm is not None:
                 self._norm.fill_(self.engine.get_global_grad_norm())

@@ -31,6 +31,11 @@ class EngineOptimizer(OptimizerWrapper):
         super().__init__(optimizer, engine.step)
         self.engine = engine
 
+    @property
+    def step_was_skipped(self) -> bool:
+        """Whether the engine left out the last step, as it does where gradients are not finite."""
+        return not self.engine.was_applied
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: the engine clears the gradients in its step.
 

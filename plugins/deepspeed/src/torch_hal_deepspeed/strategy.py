@@ -359,6 +359,15 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         """Let the engine average remaining gradients, clip, step, and clear the gradients."""
         return optimizer.step(closure) if closure is not None else optimizer.step()
 
+    def may_skip_steps(self) -> bool:
+        """``True``: the engine leaves out steps whose gradients are not finite, also in float32 with ZeRO."""
+        return True
+
+    def steps_taken(self, optimizer: Optimizer) -> int:
+        """0 if the engine left out the last step, else 1."""
+        del optimizer
+        return int(self._own_engine().was_applied)
+
     def uses_native_step(self) -> bool:
         """``True``: the optimizers that :meth:`setup_optimizers` returns call the engine."""
         return True
