@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -71,11 +73,10 @@ class Start:
     def noted(self, batches: Iterator[Any], loader: Any) -> Iterator[Any]:
         """``batches`` of the pass over ``loader`` from here on, with :meth:`notes`, and watched for equal workers."""
         batches = watched(batches, loader)
-        if not self.batches:
-            for batch in batches:
-                yield self.notes(batch, loader)
-                break
-        yield from batches
+        if self.batches:
+            return batches
+        # No generator: the end of it would close one of the user's, which may go on in the next pass.
+        return chain(map(partial(self.notes, loader=loader), islice(batches, 1)), batches)
 
 
 class ActivePass(Protocol):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from core import Callback, Trainer
 from core.callbacks import agreement
@@ -253,3 +254,33 @@ def test_the_numbers_of_validation_batches_are_known_before_the_first() -> None:
     trainer = quiet(max_epochs=1, check_val_every_n_epoch=2, limit_val_batches=3)
     trainer.fit(Regression(), loader(), [loader(), loader(25)])
     assert trainer.num_val_batches == [3, 2]
+
+
+@pytest.mark.parametrize("interval", [1.0, 0.5, 2, 3, 4])
+def test_validations_do_not_change_the_order_of_the_next_epoch(interval: float, tmp_path: Path) -> None:
+    """It is that of a plain loop, also in a run resumed from the last validation of the first epoch."""
+
+    def shuffled() -> DataLoader[Any]:  # four whole batches: torch draws again where it finds that there is no fifth
+        rows, generator = TensorDataset(torch.arange(32.0)[:, None], torch.zeros(32, 1)), torch.Generator()
+        return DataLoader(rows, 8, shuffle=True, generator=generator.manual_seed(1))
+
+    class Seen(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            seen.append(batch[0][:, 0].tolist())
+            return self.loss((batch[0].expand(-1, 6), batch[1]))
+
+    class SavesOnce(Callback):
+        def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+            if trainer.current_epoch == 0:
+                trainer.save_checkpoint(tmp_path / "saved")
+
+    seen: list[list[float]] = []
+    plain = shuffled()
+    expected = [batch[0][:, 0].tolist() for _ in range(3) for batch in plain]
+    settings: dict[str, Any] = {"max_epochs": 3, "val_check_interval": interval}
+    quiet(callbacks=SavesOnce(), **settings).fit(Seen(), shuffled(), loader())
+    assert seen == expected
+    seen.clear()
+    quiet(**settings).fit(Seen(), shuffled(), loader(), ckpt_path=tmp_path / "saved")
+    assert seen == expected[-len(seen) :]
+    assert len(seen) in (8, 9)

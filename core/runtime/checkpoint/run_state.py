@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ...checkpoints import (
@@ -28,6 +29,7 @@ from ...checkpoints import (
 from ...checkpoints.agreement import check_shared, run_on_each_rank
 from ...checkpoints.manifest import RUN_STATE, NotOursError
 from ...data import PreparedLoader
+from ...data.rank_comparison import facts_of_items
 from ...errors import CheckpointError, ConfigurationError, WrongTypeError
 from ...hints.argument_checks import check_path, is_url
 from ...strategies.own_buffers import load_own_buffers, own_buffers
@@ -152,16 +154,20 @@ class StateSaving:
                 f"save_on_each_node=True, output_dir={path!r}: all machines would write to one URL. Set it to False."
             )
         is_writer = strategy.global_rank == writer
-        keeps_gradients = any(meeting.gather(self._window.has_unused))
+        told = [one for one in meeting.gather((self._window.has_unused, list(map(_facts, self._registered)))) if one]
+        keeps_gradients = any(has_unused for has_unused, _ in told)
+        differ = [any(one != facts[0] for one in facts) for facts in zip(*(facts for _, facts in told), strict=False)]
         window, gates = self._window.state_dict(), [gate.state_dict() for gate in self._gates()]
         loaders = self._prepared.of("loaders")
         buffers = [own_buffers(strategy, model) for model, _ in self._models()]
-        more = {"window": window, "gates": gates, "buffers": buffers}
+        more: dict[str, Any] = {"window": window, "gates": gates, "buffers": buffers}
         with ExitStack() as stack:
             folders = meeting.run(lambda: str(stack.enter_context(committed_directory(path))) if is_writer else "")
             staged = Path(folders[writer] or "")
             weights = self._run_save_hooks(meeting, staged)
             # After the hooks: they may draw random numbers, such as one that makes a model to write it.
+            apart = [number for number, is_apart in enumerate(differ) if is_apart]
+            more["objects"] = {number: self._registered[number].state_dict() for number in apart}
             states = ProcessStates.gather(meeting, strategy, loaders, keeps_gradients, **more)
             if keeps_gradients or meeting.needs_all:
                 meeting.run(lambda: check_shared(staged))
@@ -272,12 +278,14 @@ class StateSaving:
             "loader": self._prepared.of("loaders"),
         }
         _check_counts(checkpoint["counts"], {name: len(found) for name, found in objects.items()}, path)
+        own = states.own or states.first
+        if len(states.by_rank) == strategy.world_size:
+            checkpoint |= {f"object {number}": state for number, state in own["objects"].items()}
         for name in ("model", "optimizer", "scheduler", "object"):
             for number, obj in enumerate(objects[name]):
                 with load_errors(f"{name} {number}", path):
                     self._load(obj, checkpoint[f"{name} {number}"], strict, checkpoint["core"])
         states.restore_precision(path)
-        own = states.own or states.first
         for (model, _), buffers in zip(self._models(), own["buffers"], strict=True):
             load_own_buffers(model, buffers)
         self._window.load_state_dict(own["window"], strategy.root_device)
@@ -388,3 +396,9 @@ def _has_epoch(registered: Any) -> bool:
     """Whether the state of a registered object tells the epoch of the script; a scheduler's does not."""
     state = registered.state_dict()
     return isinstance(state, Mapping) and any("epoch" in str(name) and name != "last_epoch" for name in state)
+
+
+def _facts(registered: Any) -> list[int]:
+    """What distinguishes the state of an object from another process's; nothing of what the strategy knows."""
+    is_known = isinstance(registered, nn.Module | Optimizer)
+    return [] if is_known else facts_of_items([registered.state_dict()])

@@ -387,6 +387,7 @@ class FitLoop:
             if ended == "skipped":
                 return True
             if wanted is None or progress.batch - first < wanted or progress.batch >= num:
+                next(batches, None)  # after a validation that came before its end
                 break
             if not times.is_due(is_last=False):
                 continue

@@ -57,6 +57,13 @@ class Save(Callback):
             trainer.save_checkpoint(CHECKPOINT)
 
 
+class Sums(dict[str, int]):
+    """What each process has added up for itself."""
+
+    state_dict = dict.copy
+    load_state_dict = dict.update
+
+
 def loader() -> DataLoader[Any]:
     data = TensorDataset(torch.randn(3 * 5 * STEPS, 7, generator=torch.Generator().manual_seed(1)))
     return DataLoader(data, batch_size=5, shuffle=True, generator=torch.Generator().manual_seed(2))
@@ -67,7 +74,8 @@ def loop(runtime: Runtime) -> None:
     torch.manual_seed(5 + runtime.process_index)
     stepper = torch.optim.Adam(module.parameters(), lr=0.01)
     model, stepper, batches = runtime.prepare(module, stepper, loader())
-    step = 0
+    step, ranks, steps = 0, Sums(sum=0), Sums(sum=0)
+    runtime.register_for_checkpointing(ranks, steps)
     if sys.argv[2] == "resume":
         runtime.load_state(CHECKPOINT)
         step = SAVED_AFTER
@@ -75,10 +83,10 @@ def loop(runtime: Runtime) -> None:
         stepper.zero_grad()
         runtime.backward(model(inputs))
         stepper.step()
-        step += 1
+        step, ranks["sum"], steps["sum"] = step + 1, ranks["sum"] + runtime.process_index, steps["sum"] + 1
         if step == SAVED_AFTER:
             runtime.save_state(CHECKPOINT)
-    assert step == STEPS
+    assert (step, ranks["sum"], steps["sum"]) == (STEPS, STEPS * runtime.process_index, STEPS)
     leave(module, runtime.process_index)
 
 
