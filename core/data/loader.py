@@ -91,11 +91,10 @@ class PreparedLoader(DataLoader[Any]):
         progress = self._progress
         if progress.pending is not None and progress.pending["epoch"] == epoch - 1:
             self.leave_ended_pass()
-        progress.epoch, progress.running = epoch, None
+        progress.epoch, progress.running, progress.is_told = epoch, None, True
         if progress.pending is not None and progress.pending["epoch"] != epoch:
             progress.pending = None
         progress.epochs.tell(epoch, explicit=True)  # at once, since the length may depend on it
-        progress.is_told = True
 
     def __iter__(self) -> Any:
         progress = self._progress
@@ -445,7 +444,6 @@ class _Pass:
         except Exception as error:
             add_remedy(error)
             raise
-        real: Real | None = None
         is_last: bool | None = None
         if self._dispatch is not None:
             batch, real, is_last = batch
