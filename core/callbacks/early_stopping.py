@@ -12,7 +12,7 @@ import torch
 from ..errors import ConfigurationError, WrongTypeError
 from ..hints.argument_checks import check_count
 from .agreement import decide_in_process_zero, not_logged
-from .base import Callback, is_long_enough, is_training, validates_once_in_each_epoch
+from .base import Callback, has_validated_in_epoch, is_long_enough, is_training, validates_once_in_each_epoch
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
@@ -55,7 +55,8 @@ class EarlyStopping(Callback):
         stopping_threshold: A metric better than this ends the fit.
         divergence_threshold: A metric worse than this ends the fit.
         check_on_train_epoch_end: Whether to check at the end of the training epoch or after validation. By default
-            after validation if it runs more than once in an epoch or not in every epoch.
+            after validation if it runs more than once in an epoch or not in every epoch; and at the end of an epoch in
+            which no value was judged, as one without validation.
         log_rank_zero_only: Whether only process 0 logs with ``verbose``.
 
     Raises:
@@ -143,8 +144,10 @@ class EarlyStopping(Callback):
             self._check(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Check, unless that is due after validation."""
-        if self._checks_on_train_epoch_end(trainer):
+        """Check, unless that is due after validation, and was done there."""
+        has_judged = self._judged_at is not None and self._judged_at[0] == trainer.current_epoch
+        is_left = self.check_on_train_epoch_end is None and not has_judged
+        if is_left or self._checks_on_train_epoch_end(trainer):
             self._check(trainer)
 
     def state_dict(self) -> dict[str, Any]:
@@ -173,6 +176,10 @@ class EarlyStopping(Callback):
         chosen = self.check_on_train_epoch_end
         return validates_once_in_each_epoch(trainer) if chosen is None else chosen
 
+    def _waits(self, trainer: Trainer) -> bool:
+        """Whether the metric may be one of a validation that this epoch did not have."""
+        return self.check_on_train_epoch_end is None and not has_validated_in_epoch(trainer, default=True)
+
     def _check(self, trainer: Trainer) -> None:
         if trainer.fast_dev_run:
             return
@@ -186,6 +193,8 @@ class EarlyStopping(Callback):
     def _decide(self, trainer: Trainer) -> tuple[dict[str, Any], bool, str]:
         """In process 0: the new state, whether to stop, and why."""
         metrics = trainer.callback_metrics
+        if self.monitor not in metrics and self._waits(trainer):
+            return self.state_dict(), False, ""
         if self.monitor not in metrics:
             error = not_logged(
                 type(self).__name__,

@@ -33,9 +33,14 @@ def warn_of_unused_validation(module: Module) -> None:
         )
 
 
-def warn_of_late_validation(settings: Settings) -> None:
-    """Warn if ``fit`` ends before the first epoch with validation."""
-    every, epochs = settings.check_val_every_n_epoch, settings.epoch_limit
+def warn_of_late_validation(settings: Settings, num_batches: float) -> None:
+    """Warn if ``fit`` ends before its first validation.
+
+    Args:
+        settings: Of the run.
+        num_batches: The number of training batches of an epoch; infinite if it is not known.
+    """
+    every, epochs, interval = settings.check_val_every_n_epoch, settings.epoch_limit, settings.val_check_interval
     if every is not None and 0 < epochs < every:
         logger.warning(
             "fit: check_val_every_n_epoch=%d and max_epochs=%d: nothing is validated. Give a smaller number of epochs, "
@@ -43,6 +48,25 @@ def warn_of_late_validation(settings: Settings) -> None:
             every,
             epochs,
         )
+    elif every is None and isinstance(interval, int) and epochs and epochs * num_batches < interval:
+        logger.warning(
+            "fit: val_check_interval=%d, and max_epochs=%d has %d batches: nothing is validated. Give a smaller number "
+            "of batches, or set limit_val_batches=0",
+            interval,
+            epochs,
+            epochs * num_batches,
+        )
+
+
+def warn_of_short_epoch(progress: Progress, interval: int) -> None:
+    """Warn that an epoch, whose length was not known before, was too short for a validation."""
+    logger.warning(
+        "fit: val_check_interval=%d, and epoch %d had only %d batches, so it has no validation. Give a smaller number; "
+        "or set check_val_every_n_epoch=None to count over all epochs, or limit_val_batches=0 for no validation",
+        interval,
+        progress.epoch,
+        progress.batch,
+    )
 
 
 def warn_of_missing_steps(module: Module, progress: Progress) -> None:

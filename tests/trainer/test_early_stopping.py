@@ -221,3 +221,22 @@ def test_an_epoch_without_validation_counts_nothing() -> None:
     trainer = quiet(max_epochs=6, check_val_every_n_epoch=2, callbacks=stopping)
     trainer.fit(Scored([6, 5, 4, 3, 2, 1]), loader(), loader())
     assert (trainer.current_epoch, stopping.wait_count, float(stopping.best_score)) == (6, 0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"check_val_every_n_epoch": 2}, {"val_check_interval": 10, "check_val_every_n_epoch": None}, {}],
+)
+def test_a_metric_of_training_is_judged_in_each_epoch(settings: dict[str, Any]) -> None:
+    """However often the fit validates, ``patience`` counts the values of its epochs, of seven batches."""
+
+    class Logs(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("score", 1.0 if self.current_epoch else 2.0, on_step=False, on_epoch=True)
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None: ...
+
+    trainer = quiet(max_epochs=9, callbacks=EarlyStopping("score", patience=3), **settings)
+    trainer.fit(Logs(), loader(), loader())
+    assert trainer.current_epoch == 5

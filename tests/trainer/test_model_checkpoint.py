@@ -126,11 +126,16 @@ def test_a_metric_of_validation_in_the_name(tmp_path: Path) -> None:
     assert names(tmp_path) == ["epoch03-score1.00.ckpt"]
 
 
-def test_validation_in_every_other_epoch(tmp_path: Path) -> None:
-    """Only these epochs have a score, and only then is a checkpoint written."""
-    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="val/score", save_top_k=-1)
-    run(checkpoint, Validated(), validates=True, check_val_every_n_epoch=2)
-    assert names(tmp_path) == ["epoch=1.ckpt", "epoch=3.ckpt"]
+def test_validation_in_every_other_epoch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Only these epochs have a score to wait for; what waits for none is written in each epoch in which it is due."""
+    waits: list[dict[str, Any]] = [{"monitor": "val"}, {"filename": "{epoch}-{val:.0f}"}]
+    others: list[dict[str, Any]] = [{}, {"monitor": "epoch_end"}, {"every_n_epochs": 3}]
+    for number, options in enumerate([*waits, *others]):
+        saves = ModelCheckpoint(tmp_path / f"{number}", **{"filename": "{epoch}", "save_top_k": -1, **options})
+        run(saves, Stepwise(), validates=True, check_val_every_n_epoch=2)
+    assert "ModelCheckpoint" not in caplog.text
+    written = ["".join(name[6] for name in names(tmp_path / f"{number}")) for number in range(5)]
+    assert written == ["13", "13", "01234", "01234", "2"]
 
 
 def test_a_step_that_validation_follows_waits_for_its_metric(tmp_path: Path) -> None:

@@ -104,13 +104,13 @@ def test_intervals(settings: dict[str, Any], expected: list[int]) -> None:
     assert notes.at == expected
 
 
+def stream() -> Iterator[Any]:
+    yield from loader()
+
+
 @pytest.mark.parametrize(("interval", "expected"), [(3, [3, 6]), (7, [7]), (1.0, [7])])
 def test_intervals_in_a_stream(interval: Any, expected: list[int]) -> None:
     """Without a length, batches are counted as they come; the end is known when it is there."""
-
-    def stream() -> Iterator[Any]:
-        yield from loader()
-
     notes = Notes()
     quiet(max_epochs=1, val_check_interval=interval, callbacks=notes).fit(Regression(), stream(), loader())
     assert notes.at == expected
@@ -123,6 +123,23 @@ def test_an_interval_that_is_never_reached() -> None:
     with pytest.raises(ConfigurationError, match="val_check_interval=8: an epoch has only 7 batches"):
         quiet(max_epochs=1, val_check_interval=8).fit(Regression(), loader(), loader())
     quiet(max_epochs=1, val_check_interval=8).fit(Regression(), loader())  # there is no validation
+
+
+def test_an_interval_that_is_not_reached(caplog: pytest.LogCaptureFixture) -> None:
+    """A warning: before a fit whose length is known, and after the first epoch of a stream."""
+    whole: dict[str, Any] = {"check_val_every_n_epoch": None}
+    for interval, count in ((14, 0), (15, 1)):
+        quiet(max_epochs=2, val_check_interval=interval, **whole).fit(Regression(), loader(), loader())
+        assert caplog.text.count("val_check_interval=15, and max_epochs=2 has 14 batches: nothing is valid") == count
+    settings: list[dict[str, Any]] = [
+        {"val_check_interval": 7},
+        whole,
+        {"limit_val_batches": 0},
+        {"limit_train_batches": 9},
+    ]
+    for number, given in enumerate(settings):
+        quiet(**{"max_epochs": 1, "val_check_interval": 8, **given}).fit(Regression(), stream(), loader())
+        assert caplog.text.count("val_check_interval=8, and epoch 0 had only 7 batches") == number // 3
 
 
 def test_a_stop_that_validation_asks_for() -> None:

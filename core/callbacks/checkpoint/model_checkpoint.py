@@ -75,7 +75,8 @@ class ModelCheckpoint(Checkpoint):
         train_time_interval: Write after this time, at the next step that process 0 finds to be due.
         every_n_epochs: Write at the end of every n-th epoch; 1 if neither of the two before is given.
         save_on_train_epoch_end: Whether to write at the end of the training epoch or after validation. By default
-            after validation if it runs more than once in an epoch or not in every epoch.
+            after validation if it runs more than once in an epoch or not in every epoch; and at the end of an epoch
+            without validation, unless ``monitor`` or ``filename`` waits for a metric of the next one.
         enable_version_counter: Whether to write ``name-v1.ckpt`` where another run has written ``name.ckpt``, rather
             than to replace it.
 
@@ -268,7 +269,7 @@ class ModelCheckpoint(Checkpoint):
     def _saves_on_train_epoch_end(self, trainer: Trainer) -> bool:
         if self.save_on_train_epoch_end is not None:
             return self.save_on_train_epoch_end
-        return validates_once_in_each_epoch(trainer)
+        return validates_once_in_each_epoch(trainer) or not has_validated_in_epoch(trainer)
 
     def _is_due_after_step(self, trainer: Trainer) -> bool:
         step = trainer.global_step
@@ -348,11 +349,12 @@ class ModelCheckpoint(Checkpoint):
         unnamed = [name for name in fields_of(self.filename or DEFAULT) if name not in metrics or name in older]
         if (follows or trainer.progress.phase == "end") and (lacks or (chooses and unnamed and when == "step")):
             return Decision()  # the metric of this step is that of the validation, or of the epoch, that ends next
+        has_validated = has_validated_in_epoch(trainer, default=True)
+        is_between = when == "epoch" and self.save_on_train_epoch_end is None and not has_validated
         if lacks:
             # What waits since a step may be for a value of the training epoch, which comes after its validation.
             is_early = when == "step" or (when == "validation" and self._is_deferred)
-            is_early = is_early or not has_validated_in_epoch(trainer, default=True)
-            if self.monitor not in metrics and not is_early:
+            if self.monitor not in metrics and has_validated and not is_early:
                 raise not_logged(
                     type(self).__name__,
                     str(self.monitor),
@@ -360,13 +362,16 @@ class ModelCheckpoint(Checkpoint):
                     "Log it with self.log before each checkpoint, or write checkpoints less often, as with "
                     "every_n_epochs.",
                 )
-            self._warn_of_older(trainer, [str(self.monitor)], "The choice among the best waits for the next one")
+            if not is_between:
+                self._warn_of_older(trainer, [str(self.monitor)], "The choice among the best waits for the next one")
+        waits = lacks or (chooses and is_between and bool(unnamed))
+        if waits:
             if not (self.save_last and is_due):
                 return Decision()
             chooses = False
         elif chooses and (named := older.intersection(unnamed)):
             self._warn_of_older(trainer, named, "The file name has nan in its place")
-        state = {**self.state_dict(), "_is_deferred": lacks}
+        state = {**self.state_dict(), "_is_deferred": waits}
         save, replaced = self._choose(trainer, metrics, state) if chooses else (None, None)
         last, link, previous = self._choose_last(trainer, metrics, state, save)
         remove = [path for path in (replaced, previous) if path and path not in (save, last, link and link[0])]

@@ -14,7 +14,7 @@ from ...callbacks.agreement import SharedClock
 from ...data import PreparedCombined
 from ...data.shards import read_end
 from ...errors import ConfigurationError
-from ..fit_warnings import warn_of_waiting
+from ..fit_warnings import warn_of_short_epoch, warn_of_waiting
 from ..run_context import RunContext
 from ..settings import Settings
 from .data_sources import agreed_length, length_of, limited, training_loader
@@ -173,6 +173,7 @@ class ValidationTimes:
         self.is_possible = is_possible and (epochs is None or (self._progress.epoch + 1) % epochs == 0)
         """Whether this epoch is one with validation."""
         self._every = _interval(settings, num_batches) if self.is_possible else None
+        self._is_first = epochs is not None and self._progress.epoch < epochs
         self._before = self._progress.batches_before if epochs is None else 0
 
     @property
@@ -206,6 +207,11 @@ class ValidationTimes:
         if self._asked_at != now:
             self._asked_at, self._is_time = now, clock.is_due(now, self._strategy)
         return self._is_time
+
+    def end_batches(self) -> None:
+        """Warn if the first epoch that could have a validation was too short for one."""
+        if self._is_first and self._every is not None and self._progress.batch < self._every:
+            warn_of_short_epoch(self._progress, self._every)
 
     def restart(self) -> None:
         """Count the time from now on: a validation is over."""

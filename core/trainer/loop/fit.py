@@ -334,6 +334,8 @@ class FitLoop:
             progress.finish_batches()
             self.schedules.step("epoch", progress.completed_epochs)
             warn_of_rare_logs(self._run, self.metrics)
+            if self._times is not None:
+                self._times.end_batches()
 
     def _validate(self, times: ValidationTimes) -> None:
         run, progress = self._run, self._run.progress

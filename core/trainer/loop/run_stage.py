@@ -194,11 +194,11 @@ def fit(trainer: Trainer, context: RunContext, ckpt_path: str | None, source: Da
     val_loader = source.loader("val") if has_validation else None
     if val_loader is not None:
         check_steps(context.module, "validation_step")
-        if not trainer.is_trial:
-            warn_of_late_validation(context.settings)
     elif has_validation and not trainer.is_trial:
         warn_of_unused_validation(context.module)
     trainer.run.fit_loop = loop = FitLoop(context, train_loader, val_loader, Reloading(context, source))
+    if val_loader is not None and train_loader is not None and not trainer.is_trial:
+        warn_of_late_validation(context.settings, loop.batches.num_batches)
     loop.configure(ckpt_path, checkpoint)
     del checkpoint  # its tensors
     say_what_runs(context)
