@@ -131,6 +131,7 @@ DIFFERENT_MODULE_MEMBERS = {
     "automatic_optimization": "m.automatic_optimization is True",
     "configure_model": "m.configured == 1",
     "on_gpu": "m.on_gpu is False",
+    "on_save_checkpoint": "refused(lambda: saves_object(t, m, folder))",
     "to_torchscript": "refused(m.to_torchscript)",
 }
 IN_A_FIT = {
@@ -145,6 +146,15 @@ def refused(call: Any) -> bool:
     with pytest.raises(CoreError):
         call()
     return True
+
+
+def saves_object(t: Trainer, m: Any, folder: Path) -> None:
+    """Save a checkpoint to which ``on_save_checkpoint`` adds an object of another class."""
+    m.added = {"count": Count()}
+    try:
+        t.save_checkpoint(folder / "refused.ckpt")
+    finally:
+        m.added = {}
 
 
 class Count:
@@ -167,6 +177,7 @@ class Asked(Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer, self.count, self.configured = nn.Linear(2, 1), Count(), 0
+        self.added = dict[str, Any]()
 
     def configure_model(self) -> None:
         self.configured += 1
@@ -178,6 +189,9 @@ class Asked(Module):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         pass
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint.update(self.added)
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.01)
@@ -194,6 +208,7 @@ class Ask(Callback):
         if (trainer.current_epoch, batch_idx) != (1, 2):
             return
         names = {"t": trainer, "m": module, "folder": self.folder, "torch": torch, "refused": refused}
+        names["saves_object"] = saves_object
         for row, line in IN_A_FIT.items():
             try:
                 self.said[row] = eval(line, names)

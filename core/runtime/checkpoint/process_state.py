@@ -78,7 +78,9 @@ def load_optimizer(
     Raises:
         ValueError: It is of an optimizer of another kind, or with other parameter groups.
     """
-    kind, saved, groups = type(optimizer).__name__, state.get("param_groups"), optimizer.param_groups
+    kind, groups = type(optimizer).__name__, optimizer.param_groups
+    # A strategy's state may be of its own kind.
+    saved = state.get("param_groups") if isinstance(state, Mapping) else None
     if isinstance(saved, list) and len(saved) != len(groups):
         raise ValueError(
             f"{kind} has {len(groups)} parameter group(s), and was saved with {len(saved)}. Groups that a run has "
