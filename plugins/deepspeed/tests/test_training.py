@@ -137,7 +137,7 @@ def test_schedulers_wait_where_the_engine_skips_a_step(stage: int, precision: st
     module, factors = Halved(), (1.0, float("inf"), float("inf"), 1.0)
     runtime: Any
     if front_end == "trainer":
-        options = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+        options: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
         runtime = torch_hal.Trainer(**settings, **options, max_epochs=1)
         runtime.fit(module, list(factors))
     else:
