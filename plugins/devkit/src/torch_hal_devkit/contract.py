@@ -226,6 +226,7 @@ _STRATEGY = {
     "make_backward": _of(values="custom_loop_equals_the_global_batch"),
     "make_optimizer_step": _of(values="custom_loop_equals_the_global_batch", algebra="rates_are_followed"),
     "uses_native_step": _of(values="a_step_with_a_closure"),
+    "may_skip_steps": _of(untested="only engines that leave steps out override it"),
     "steps_taken": _of(values="a_scheduler_of_the_trainer"),
     "global_steps": _of(untested="only engines that count steps override it"),
     "reduce": _of(
