@@ -27,6 +27,9 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "docs", "tests"]
 os.environ.pop("PYTHONUNBUFFERED", None)  # with it, print writes in pieces, and those of several processes mix
+# Compiling takes most of an installation's time. Each module is compiled when it is first imported, and kept.
+os.environ["PIP_NO_COMPILE"] = "off"  # the value that turns compiling off: pip reads it as the value of "compile"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 HERE = Path(__file__).parent
 TORCH_ENVIRONMENT = HERE / ".nox" / "torch"
@@ -46,13 +49,12 @@ SIMULATED = ("torch-acme", "stand-ins")
 LONGEST = ("devkit", "fsdp", "bagua", "cuda", "hpu")
 """The plugins whose tests take longest: they start first, so that none runs alone at the end."""
 MANY_PROCESSES = {
-    "PYTHONDONTWRITEBYTECODE": "",
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "PYTHONPATH": str(HERE / "tests" / "starting"),
 }
-"""Environment variables for commands that start many processes: they keep core's bytecode, whatever the machine sets;
-numpy and torch start no threads; and ``tests/starting`` makes processes that train start fast."""
+"""Environment variables for commands that start many processes: numpy and torch start no threads, and
+``tests/starting`` makes processes that train start fast."""
 INSTALLED: set[Path] = set()
 """The folders and environments that this run has created or updated."""
 
