@@ -78,8 +78,8 @@ class FinishedFit:
         assert module is not None
         if self.is_divided and not (weights_only and self.state is None):
             raise CheckpointError(
-                f"save_checkpoint: strategy {strategy.name!r} divides the state among its processes, which have left "
-                "each other at the end of fit. Save in on_fit_end, or with a ModelCheckpoint(save_last=True)."
+                f"save_checkpoint: strategy {strategy.name!r} divides the state among its processes, and fit has "
+                "ended their process group. Save in on_fit_end, or with a ModelCheckpoint(save_last=True)."
             )
         if not strategy.is_global_zero:
             return
