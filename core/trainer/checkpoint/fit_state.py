@@ -24,6 +24,7 @@ from ...errors import CheckpointError, nearest, quoted
 from ...runtime.checkpoint.process_state import (
     ABSENT,
     ProcessStates,
+    class_of,
     load_errors,
     load_open_state,
     load_optimizer,
@@ -152,6 +153,7 @@ class FitState:
         run, strategy, begun = self.run, self.run.runtime.strategy, self.run.pass_begun
         state: dict[str, Any] = {
             "optimizer_states": [strategy.optimizer_state(optimizer) for optimizer in self.optimization.optimizers],
+            "optimizer_classes": [class_of(optimizer) for optimizer in self.optimization.optimizers],
             "lr_schedulers": [schedule.scheduler.state_dict() for schedule in self.optimization.schedules],
             "callbacks": callback_states(run.hooks.callbacks),
             "metrics": run.metric_log.state_dict(),
@@ -202,8 +204,10 @@ class FitState:
             if key in checkpoint["callbacks"]:
                 callback.before_optimizers_load(run.module, self.optimization.optimizers, checkpoint["callbacks"][key])
         with load_errors("optimizer_states", path):
-            for optimizer, state in zip(self.optimization.optimizers, checkpoint["optimizer_states"], strict=True):
-                load_optimizer(strategy, optimizer, state, run.runtime.plan, checkpoint.get("core", {}))
+            facts, states_of = checkpoint.get("core", {}), checkpoint["optimizer_states"]
+            classes = checkpoint.get("optimizer_classes", [None] * len(states_of))
+            for optimizer, state, saved in zip(self.optimization.optimizers, states_of, classes, strict=True):
+                load_optimizer(strategy, optimizer, state, run.runtime.plan, facts, saved)
         with load_errors("lr_schedulers", path):
             for schedule, schedule_state in zip(self.optimization.schedules, checkpoint["lr_schedulers"], strict=True):
                 schedule.scheduler.load_state_dict(schedule_state)
