@@ -20,6 +20,7 @@ from ...callbacks.checkpoint.paths import newest_checkpoint, run_folders
 from ...checkpoints import read_manifest
 from ...checkpoints.agreement import decide_on_rank_zero
 from ...checkpoints.foreign import LIGHTNING, is_foreign, is_lightnings, load_any, weights_for
+from ...data.rank_comparison import facts_of_items
 from ...errors import CheckpointError, nearest, quoted
 from ...runtime.checkpoint.process_state import (
     ABSENT,
@@ -106,7 +107,7 @@ class FitState:
         for hook in run.hooks.bind("on_save_checkpoint"):
             hook(checkpoint)
         if not weights_only:  # after the hooks, which may draw random numbers
-            own = self._own()
+            own = {**self._own(), "callbacks": _apart(meeting, checkpoint["callbacks"])}
             is_open = progress.is_accumulating or (self.controls is not None and self.controls.has_open_gradients)
             if is_open:
                 own["open"] = open_state([(run.module, self.model)], strategy)
@@ -187,6 +188,8 @@ class FitState:
         _check_parts(checkpoint, path, *PARTS)
         _check_number(checkpoint, len(self.optimization.optimizers), path)
         states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard=True)
+        if len(states.by_rank) == strategy.world_size and states.own is not None:
+            checkpoint = {**checkpoint, "callbacks": checkpoint["callbacks"] | states.own.get("callbacks", {})}
         if len(states.by_rank) != strategy.world_size and strategy.is_global_zero:
             logger.warning(
                 "ckpt_path=%r: written by %d process(es), but this run has %d. Each sample that is left of the epoch "
@@ -288,6 +291,13 @@ class FitState:
                 " or ".join(sorted({str(wanted[name]) for name in changed})),
                 quoted(changed[:5]),
             )
+
+
+def _apart(meeting: Meeting, states: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the states of callbacks, those that differ between the processes."""
+    told = meeting.gather({key: facts_of_items([state]) for key, state in states.items()})
+    same = [one for one in told if one is not None]
+    return {key: state for key, state in states.items() if any(one.get(key) != same[0].get(key) for one in same)}
 
 
 def _call_load_hooks(hooks: Sequence[Callable[..., Any]], checkpoint: dict[str, Any], further: Sequence[str]) -> None:

@@ -41,7 +41,7 @@ class Items(DataModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.changed = None
+        self.changed = 0
 
     def prepare_data(self) -> None:
         self.kept = self.changed = 1
