@@ -279,9 +279,14 @@ class Reloading:
             WrongTypeError: What the method returned is not a loader.
             ConfigurationError: It returned ``None`` this time.
         """
-        epoch = self._run.progress.epoch
-        setattr(self._run.progress, f"{kind}_loaded", epoch)
-        loader = self._source.loader(kind)
+        progress = self._run.progress
+        running, epoch = progress.epoch, self._loaded(kind) if self.was_due(kind) else progress.epoch
+        setattr(progress, f"{kind}_loaded", epoch)
+        progress.epoch = epoch  # a resumed run creates it as it was created, by an epoch that is over
+        try:
+            loader = self._source.loader(kind)
+        finally:
+            progress.epoch = running
         if loader is None:
             raise ConfigurationError(
                 f"{kind}_dataloader: returned a loader at first, and None in epoch {epoch}. Return a loader each time; "
