@@ -196,12 +196,10 @@ class EarlyStopping(Callback):
         if self.monitor not in metrics and self._waits(trainer):
             return self.state_dict(), False, ""
         if self.monitor not in metrics:
-            error = not_logged(
-                type(self).__name__,
-                self.monitor,
-                metrics,
-                "Log it with self.log before each check, or set strict=False.",
-            )
+            after = "" if self._checks_on_train_epoch_end(trainer) else ", which is after each validation"
+            or_at_end = ", check at the end of training epochs with check_on_train_epoch_end=True" * bool(after)
+            remedy = f"Log it with self.log before each check{after}{or_at_end}, or set strict=False."
+            error = not_logged(type(self).__name__, self.monitor, metrics, remedy)
             if self.strict:
                 raise error
             if self.verbose:

@@ -75,8 +75,9 @@ class FolderLogger(Logger):
         if self._version is None:
             if self.process_index != 0:
                 raise ConfigurationError(
-                    f"{type(self).__name__}: process 0 decides the version, and process {self.process_index} does not "
-                    "know it. Set version=, or read it in process 0."
+                    f"{type(self).__name__}: process 0 decides the version and its log_dir when the run begins, and "
+                    f"process {self.process_index} does not know them yet. Read them in a hook, such as setup, or "
+                    "after the run; or set version=."
                 )
             return self.reserve()
         return self._version

@@ -390,21 +390,31 @@ class TrainerProperties(KnownAttributes):
     def optimizers(self) -> list[Optimizer]:
         """The optimizers of the running or the last ``fit``, as the strategy set them up.
 
-        Empty after a ``fit`` that failed, or whose process has ended, as those of ``ddp_spawn`` do.
+        Empty after a ``fit`` that failed.
+
+        Raises:
+            ConfigurationError: The processes of the ``fit`` have ended, as those of ``ddp_spawn`` do.
         """
-        return list(self._optimization.optimizers)
+        return list(self._optimization("optimizers").optimizers)
 
     @property
     def lr_scheduler_configs(self) -> list[LRSchedulerConfig]:
         """The learning rate schedulers of the same ``fit``, and when each is stepped."""
-        return list(self._optimization.schedules)
+        return list(self._optimization("lr_scheduler_configs").schedules)
 
-    @property
-    def _optimization(self) -> Optimization:
+    def _optimization(self, asked: str) -> Optimization:
         if self.run.fit_loop is not None:
             return self.run.fit_loop.optimization
-        state = None if self.run.finished is None else self.run.finished.state  # kept for save_checkpoint after fit
-        return Optimization() if state is None else state.optimization
+        if self.run.finished is None:
+            return Optimization()
+        state = self.run.finished.state  # kept for save_checkpoint after fit
+        if state is None:
+            raise ConfigurationError(
+                f"{asked}: the fit ran in processes that have ended, and what they stepped ended with them. Read it in "
+                "a hook, such as on_fit_end. A LearningRateMonitor leaves the rates in trainer.callback_metrics, and "
+                "trainer.save_checkpoint(path) writes the states."
+            )
+        return state.optimization
 
     @property
     def estimated_stepping_batches(self) -> int | float:

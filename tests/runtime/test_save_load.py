@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD
+from torch.optim import SGD, Adam, Adamax
 from torch.optim.lr_scheduler import StepLR
 
 from core.checkpoints import TorchCheckpointIO, read_manifest
@@ -57,6 +57,25 @@ def test_what_was_saved_goes_on_as_if_nothing_had_been(name: str, tmp_path: Path
     for parameter, expected in zip(second.module.parameters(), whole.module.parameters(), strict=True):
         assert torch.equal(parameter, expected)
     assert second.scheduler.get_last_lr() == whole.scheduler.get_last_lr()
+
+
+@pytest.mark.parametrize("saves_all", [False, True])
+def test_an_optimizer_of_another_kind(saves_all: bool, tmp_path: Path) -> None:
+    """Adamax takes what Adam has saved, and would fail in its first step."""
+
+    def loop(kind: Any) -> tuple[Any, Any]:
+        own = runtime()
+        return own, own.prepare_optimizer(kind(own.prepare_model(network()).parameters(), lr=0.1))
+
+    def load(kind: Any) -> None:
+        own, optimizer = loop(kind)
+        own.load_state(tmp_path / "c") if saves_all else own.load(tmp_path / "c", {"optimizer": optimizer})
+
+    own, optimizer = loop(Adam)
+    own.save_state(tmp_path / "c") if saves_all else own.save({"optimizer": optimizer}, tmp_path / "c")
+    with pytest.raises(CheckpointError, match=r"Adamax is not the optimizer that was saved, which is Adam: .*alone"):
+        load(Adamax)
+    load(Adam)
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("32-true", torch.float64), ("bf16-true", torch.bfloat16)])

@@ -240,3 +240,10 @@ def test_a_metric_of_training_is_judged_in_each_epoch(settings: dict[str, Any]) 
     trainer = quiet(max_epochs=9, callbacks=EarlyStopping("score", patience=3), **settings)
     trainer.fit(Logs(), loader(), loader())
     assert trainer.current_epoch == 5
+    within = quiet(max_epochs=9, callbacks=EarlyStopping("score", patience=3), val_check_interval=3)
+    with pytest.raises(ConfigurationError, match=r"after each validation, .*check_on_train_epoch_end=True, or"):
+        within.fit(Logs(), loader(), loader())
+    stopping = EarlyStopping("score", patience=3, check_on_train_epoch_end=True)
+    within = quiet(max_epochs=9, callbacks=stopping, val_check_interval=3)
+    within.fit(Logs(), loader(), loader())
+    assert within.current_epoch == 5

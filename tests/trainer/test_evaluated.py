@@ -50,6 +50,9 @@ def test_the_best_checkpoint_of_the_last_fit(
         best[0]["test_error"]
     )
     assert len(trainer.predict(dataloaders=loader(50), ckpt_path="best")) == 1
+    if options:  # the processes with the optimizer have ended
+        with pytest.raises(ConfigurationError, match=r"optimizers: the fit ran in processes that have ended.*on_fit_e"):
+            trainer.optimizers  # noqa: B018
 
 
 def test_nothing_to_evaluate() -> None:

@@ -83,18 +83,18 @@ def test_a_resumed_run_has_the_loader_of_its_epoch(step: int, tmp_path: Path) ->
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
-    class Halves(Growing):
+    class Moving(Growing):
         def _create(self, kind: str, **options: Any) -> Any:
             assert self.trainer is not None
-            half = self.trainer.current_epoch // 2  # the same in both epochs that read one loader
-            self.asked.append((kind, half))
-            return DataLoader(torch.utils.data.Subset(loader().dataset, range(half * 8, half * 8 + 24)), 4, **options)
+            start = self.trainer.current_epoch * 6
+            self.asked.append((kind, start))
+            return DataLoader(torch.utils.data.Subset(loader().dataset, range(start, start + 24)), 4, **options)
 
     def run(path: Path | None, **settings: Any) -> tuple[Slow, Trainer]:
         torch.manual_seed(0)
         module = Slow()
         trainer = quiet(reload_dataloaders_every_n_epochs=2, **settings)
-        trainer.fit(module, datamodule=Halves(), ckpt_path=path)
+        trainer.fit(module, datamodule=Moving(), ckpt_path=path)
         return module, trainer
 
     _, first = run(None, max_epochs=5, max_steps=step)

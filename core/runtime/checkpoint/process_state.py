@@ -26,6 +26,7 @@ from ...precisions.base import state_dtypes_kept
 from ...random import MAX_SEED, get_rng_state, seed_everything, set_rng_state
 from ...strategies.base import Strategy
 from ...strategies.partial_save import Meeting
+from ...strategies.wrapping import unwrap_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +64,18 @@ def restore(
     return {name: part for name, part in checkpoint.items() if name not in loads}
 
 
+def class_of(optimizer: Optimizer) -> str:
+    """The name of the user's class of an optimizer, which a checkpoint says next to its state."""
+    return type(unwrap_optimizer(optimizer)).__name__
+
+
 def load_optimizer(
-    strategy: Strategy, optimizer: Optimizer, state: dict[str, Any], plan: Plan, facts: Mapping[str, Any]
+    strategy: Strategy,
+    optimizer: Optimizer,
+    state: dict[str, Any],
+    plan: Plan,
+    facts: Mapping[str, Any],
+    saved_class: str | None,
 ) -> None:
     """Load ``state`` into ``optimizer``: in the dtypes that it was saved in, unless the precision is another by now.
 
@@ -74,11 +85,17 @@ def load_optimizer(
         state: What the strategy's ``optimizer_state`` gave.
         plan: Of this run.
         facts: Of the run that saved it, or empty; see :func:`run_facts`.
+        saved_class: What :func:`class_of` gave, or ``None`` if it is not known.
 
     Raises:
         ValueError: It is of an optimizer of another kind, or with other parameter groups.
     """
-    kind, groups = type(optimizer).__name__, optimizer.param_groups
+    kind, groups = class_of(optimizer), optimizer.param_groups
+    if saved_class not in (None, kind):
+        raise ValueError(
+            f"{kind} is not the optimizer that was saved, which is {saved_class}: its state has other entries. Create "
+            f"{saved_class}, or load the model's weights alone and begin with a new {kind}"
+        )
     # A strategy's state may be of its own kind.
     saved = state.get("param_groups") if isinstance(state, Mapping) else None
     if isinstance(saved, list) and len(saved) != len(groups):

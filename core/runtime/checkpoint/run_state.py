@@ -202,9 +202,10 @@ class StateSaving:
         return weights
 
     def _content(self, weights: list[Any], states: ProcessStates) -> dict[str, Any]:
+        optimizers = self._prepared.of("optimizers")
         parts: dict[str, list[Any]] = {
             "model": weights,
-            "optimizer": [self._checkpointing.state_of(each) for each in self._prepared.of("optimizers")],
+            "optimizer": [self._checkpointing.state_of(each) for each in optimizers],
             "scheduler": [self._checkpointing.state_of(each) for each in self._prepared.of("schedulers")],
             "object": [self._checkpointing.state_of(each) for each in self._registered],
         }
@@ -212,7 +213,7 @@ class StateSaving:
         content = {f"{name} {number}": state for name, found in parts.items() for number, state in enumerate(found)}
         return {
             **content,
-            "core": run_facts(self._life.plan),
+            "core": self._checkpointing.facts_of({f"optimizer {n}": each for n, each in enumerate(optimizers)}),
             "counts": {**{name: len(found) for name, found in parts.items()}, "loader": len(states.first["loaders"])},
             "processes": states.by_rank,
         }
@@ -284,7 +285,7 @@ class StateSaving:
         for name in ("model", "optimizer", "scheduler", "object"):
             for number, obj in enumerate(objects[name]):
                 with load_errors(f"{name} {number}", path):
-                    self._load(obj, checkpoint[f"{name} {number}"], strict, checkpoint["core"])
+                    self._load(f"{name} {number}", obj, checkpoint[f"{name} {number}"], strict, checkpoint["core"])
         states.restore_precision(path)
         for (model, _), buffers in zip(self._models(), own["buffers"], strict=True):
             load_own_buffers(model, buffers)
@@ -306,7 +307,7 @@ class StateSaving:
             "scheduler": self._prepared.of("schedulers"),
             "object": self._registered,
         }
-        load = partial(self._load, strict=strict, facts={})
+        load = partial(self._load, "state", strict=strict, facts={})
         load_accelerate_state(directory, self._life.strategy, objects, load, self._window.num_steps)
 
     def _models_after_hooks(self, directory: Path) -> list[nn.Module]:
@@ -352,8 +353,8 @@ class StateSaving:
             (own_module(model, self._life.strategy), strategy_module(model)) for model in self._prepared.of("models")
         ]
 
-    def _load(self, obj: Any, state: Any, strict: bool, facts: Mapping[str, Any]) -> None:
-        load = self._checkpointing.load_of("state", obj, facts)
+    def _load(self, name: str, obj: Any, state: Any, strict: bool, facts: Mapping[str, Any]) -> None:
+        load = self._checkpointing.load_of(name, obj, facts)
         if strict or not isinstance(obj, nn.Module):
             load(state)
             return

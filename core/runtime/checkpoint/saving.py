@@ -26,7 +26,7 @@ from ...strategies.partial_save import Meeting
 from ...strategies.wrapping import unwrap_optimizer
 from ..lifecycle import Life
 from ..prepare.wrappers import PreparedOptimizer, own_module
-from .process_state import load_optimizer, restore, run_facts
+from .process_state import class_of, load_optimizer, restore, run_facts
 from .project import ProjectConfiguration
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -191,7 +191,7 @@ class Checkpointing:
         if meeting.is_late:
             return
         meeting.save(
-            lambda: {**{name: self.state_of(part) for name, part in parts.items()}, "core": run_facts(self._life.plan)},
+            lambda: {**{name: self.state_of(part) for name, part in parts.items()}, "core": self.facts_of(parts)},
             path,
         )
 
@@ -214,8 +214,13 @@ class Checkpointing:
                 if isinstance(obj, nn.Module) and isinstance(checkpoint.get(name), dict):
                     checkpoint[name] = weights_for(own_module(obj, strategy), checkpoint[name])
         facts = checkpoint.pop("core", {})
-        loads = {name: self.load_of(f"state[{name!r}]", value, facts) for name, value in (state or {}).items()}
+        loads = {name: self.load_of(name, value, facts) for name, value in (state or {}).items()}
         return restore(checkpoint, loads, path)
+
+    def facts_of(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """The checkpoint's part ``"core"``, if it has these parts."""
+        classes = {name: class_of(part) for name, part in parts.items() if isinstance(part, Optimizer)}
+        return {**run_facts(self._life.plan), "optimizer_classes": classes}
 
     def state_of(self, value: Any) -> Any:
         """What a checkpoint holds of ``value``."""
@@ -229,7 +234,7 @@ class Checkpointing:
         """The function that loads into ``value`` what a checkpoint holds of it.
 
         Args:
-            name: What it is called in messages.
+            name: Of the part.
             value: The object.
             facts: Of the run that saved the checkpoint, or empty.
 
@@ -240,12 +245,15 @@ class Checkpointing:
             return partial(self._life.live().load_module_state, own_module(value, self._life.strategy))
         if isinstance(value, Optimizer):
             optimizer = _own_optimizer(value)
-            return lambda saved: load_optimizer(self._life.live(), optimizer, saved, self._life.plan, facts)
+            saved_class = facts.get("optimizer_classes", {}).get(name)
+            return lambda state: load_optimizer(
+                self._life.live(), optimizer, state, self._life.plan, facts, saved_class
+            )
         load: Callable[[Any], Any] | None = getattr(value, "load_state_dict", None)
         if not callable(load):
             raise WrongTypeError(
-                f"{name}: an object of type {type(value).__name__} has no load_state_dict. Without it in `state`, load "
-                "returns its part."
+                f"state[{name!r}]: an object of type {type(value).__name__} has no load_state_dict. Without it in "
+                "`state`, load returns its part."
             )
         return load
 

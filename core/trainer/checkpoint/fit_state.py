@@ -20,10 +20,12 @@ from ...callbacks.checkpoint.paths import newest_checkpoint, run_folders
 from ...checkpoints import read_manifest
 from ...checkpoints.agreement import decide_on_rank_zero
 from ...checkpoints.foreign import LIGHTNING, is_foreign, is_lightnings, load_any, weights_for
+from ...data.rank_comparison import facts_of_items
 from ...errors import CheckpointError, nearest, quoted
 from ...runtime.checkpoint.process_state import (
     ABSENT,
     ProcessStates,
+    class_of,
     load_errors,
     load_open_state,
     load_optimizer,
@@ -105,7 +107,7 @@ class FitState:
         for hook in run.hooks.bind("on_save_checkpoint"):
             hook(checkpoint)
         if not weights_only:  # after the hooks, which may draw random numbers
-            own = self._own()
+            own = {**self._own(), "callbacks": _apart(meeting, checkpoint["callbacks"])}
             is_open = progress.is_accumulating or (self.controls is not None and self.controls.has_open_gradients)
             if is_open:
                 own["open"] = open_state([(run.module, self.model)], strategy)
@@ -152,6 +154,7 @@ class FitState:
         run, strategy, begun = self.run, self.run.runtime.strategy, self.run.pass_begun
         state: dict[str, Any] = {
             "optimizer_states": [strategy.optimizer_state(optimizer) for optimizer in self.optimization.optimizers],
+            "optimizer_classes": [class_of(optimizer) for optimizer in self.optimization.optimizers],
             "lr_schedulers": [schedule.scheduler.state_dict() for schedule in self.optimization.schedules],
             "callbacks": callback_states(run.hooks.callbacks),
             "metrics": run.metric_log.state_dict(),
@@ -185,6 +188,8 @@ class FitState:
         _check_parts(checkpoint, path, *PARTS)
         _check_number(checkpoint, len(self.optimization.optimizers), path)
         states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard=True)
+        if len(states.by_rank) == strategy.world_size and states.own is not None:
+            checkpoint = {**checkpoint, "callbacks": checkpoint["callbacks"] | states.own.get("callbacks", {})}
         if len(states.by_rank) != strategy.world_size and strategy.is_global_zero:
             logger.warning(
                 "ckpt_path=%r: written by %d process(es), but this run has %d. Each sample that is left of the epoch "
@@ -202,8 +207,10 @@ class FitState:
             if key in checkpoint["callbacks"]:
                 callback.before_optimizers_load(run.module, self.optimization.optimizers, checkpoint["callbacks"][key])
         with load_errors("optimizer_states", path):
-            for optimizer, state in zip(self.optimization.optimizers, checkpoint["optimizer_states"], strict=True):
-                load_optimizer(strategy, optimizer, state, run.runtime.plan, checkpoint.get("core", {}))
+            facts, states_of = checkpoint.get("core", {}), checkpoint["optimizer_states"]
+            classes = checkpoint.get("optimizer_classes", [None] * len(states_of))
+            for optimizer, state, saved in zip(self.optimization.optimizers, states_of, classes, strict=True):
+                load_optimizer(strategy, optimizer, state, run.runtime.plan, facts, saved)
         with load_errors("lr_schedulers", path):
             for schedule, schedule_state in zip(self.optimization.schedules, checkpoint["lr_schedulers"], strict=True):
                 schedule.scheduler.load_state_dict(schedule_state)
@@ -284,6 +291,13 @@ class FitState:
                 " or ".join(sorted({str(wanted[name]) for name in changed})),
                 quoted(changed[:5]),
             )
+
+
+def _apart(meeting: Meeting, states: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the states of callbacks, those that differ between the processes."""
+    told = meeting.gather({key: facts_of_items([state]) for key, state in states.items()})
+    same = [one for one in told if one is not None]
+    return {key: state for key, state in states.items() if any(one.get(key) != same[0].get(key) for one in same)}
 
 
 def _call_load_hooks(hooks: Sequence[Callable[..., Any]], checkpoint: dict[str, Any], further: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from ...data import prepare_loader as prepare
 from ...errors import ConfigurationError, WrongTypeError, quoted
 from ...hints.argument_checks import instead_of_class
 from ...hints.remedies import change_import
+from ...logging import get_logger
 from ...strategies.base import Strategy
 from ..checks import check_hooks, check_loader, described
 from ..module.datamodule import DataHooks, DataModule
@@ -20,6 +21,8 @@ from ..module.hooks import overridden
 from ..run_context import RunContext
 from ..settings import Limit
 from ..trainer_state import STAGES
+
+logger = get_logger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -96,7 +99,17 @@ class DataSource:
         owners = [owner for owner in self._owners() if overridden(owner, DataHooks, "prepare_data") is not None]
         for owner in owners:
             if (strategy.local_rank if owner.prepare_data_per_node else strategy.global_rank) == 0:
+                before = dict(vars(owner))
                 owner.prepare_data()
+                assigned = [name for name, value in vars(owner).items() if value is not before.get(name, owner)]
+                if assigned and strategy.world_size > 1:
+                    logger.warning(
+                        "%s.prepare_data has assigned %s of self in process %d, and not in the others: it is called in "
+                        "one process of each machine. Assign what every process needs in setup(stage)",
+                        type(owner).__name__,
+                        quoted(assigned),
+                        strategy.global_rank,
+                    )
         if owners:
             strategy.barrier("prepare_data")
 
@@ -266,9 +279,14 @@ class Reloading:
             WrongTypeError: What the method returned is not a loader.
             ConfigurationError: It returned ``None`` this time.
         """
-        epoch = self._run.progress.epoch
-        setattr(self._run.progress, f"{kind}_loaded", epoch)
-        loader = self._source.loader(kind)
+        progress = self._run.progress
+        running, epoch = progress.epoch, self._loaded(kind) if self.was_due(kind) else progress.epoch
+        setattr(progress, f"{kind}_loaded", epoch)
+        progress.epoch = epoch  # a resumed run creates it as it was created, by an epoch that is over
+        try:
+            loader = self._source.loader(kind)
+        finally:
+            progress.epoch = running
         if loader is None:
             raise ConfigurationError(
                 f"{kind}_dataloader: returned a loader at first, and None in epoch {epoch}. Return a loader each time; "

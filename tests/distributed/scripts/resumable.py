@@ -41,6 +41,21 @@ class Regression(Module):
         return {"optimizer": stepper, "lr_scheduler": torch.optim.lr_scheduler.StepLR(stepper, 1, 0.7)}
 
 
+class Total(Callback):
+    """Sums up the losses of its own process."""
+
+    total = 0.0
+
+    def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.total += float(outputs)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.total = state_dict["total"]
+
+
 class Die(Callback):
     def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
         if trainer.current_epoch == 2 and batch_idx == 3:
@@ -57,14 +72,18 @@ def main() -> None:
     mode, devices, precision, strategy, accumulate = sys.argv[1:]
     callbacks: dict[str, list[Callback]] = {"die": [Die()], "die-within": [Die(), SaveWithin()]}
     seed_everything(3 if mode == "resume" else 0)
-    module = Regression()
+    module, total = Regression(), Total()
     trainer = Trainer(
         accelerator="cpu",
         strategy=strategy,
         devices=devices,
         precision=precision,
         max_epochs=4,
-        callbacks=[*callbacks.get(mode, []), ModelCheckpoint(Path(os.environ["OUT"], "checkpoints"), save_top_k=-1)],
+        callbacks=[
+            total,
+            *callbacks.get(mode, []),
+            ModelCheckpoint(Path(os.environ["OUT"], "checkpoints"), save_top_k=-1),
+        ],
         accumulate_grad_batches=int(accumulate),
         enable_progress_bar=False,
     )
@@ -72,6 +91,7 @@ def main() -> None:
     loader = DataLoader(data, batch_size=BATCH, shuffle=True, generator=torch.Generator().manual_seed(1))
     trainer.fit(module, loader, DataLoader(data, batch_size=64), ckpt_path="last" if mode == "resume" else None)
     assert trainer.current_epoch == 4
+    module.model.register_buffer("total", torch.tensor(total.total))
     leave(module.model, trainer.runtime.process_index)
 
 

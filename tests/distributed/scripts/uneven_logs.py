@@ -37,7 +37,14 @@ class Logs(Module):
 
 
 class Items(DataModule):
+    kept: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = 0
+
     def prepare_data(self) -> None:
+        self.kept = self.changed = 1
         with Path(os.environ["OUT"], "prepared").open("a") as file:
             file.write("once\n")
             time.sleep(0.5)
