@@ -95,10 +95,11 @@ def digits(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def programs(session: nox.Session) -> None:
-    """Install transformers, diffusers and peft, and compare the programs in examples/ with plain torch."""
+    """Install transformers, diffusers, peft and Jupyter, and compare examples/ with plain torch, notebooks included."""
     python = torch_python(session)
-    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, *group("examples-hf"))
-    arguments = ("-n", "2", "-m", "not exhaustive", "tests/examples/test_programs.py", *session.posargs)
+    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, *group("examples-hf", "notebooks"))
+    tests = ("tests/examples/test_programs.py", "tests/notebooks")
+    arguments = ("-n", "2", "-m", "not exhaustive", *tests, *session.posargs)
     many_processes(session, python, "-m", "pytest", *arguments)
 
 
@@ -124,8 +125,9 @@ def tests(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def tests_slow(session: nox.Session) -> None:
     """Run the other tests of core: those that start many processes."""
-    # Session programs runs that file, with all libraries.
-    arguments = ("-n", "4", "-m", "slow and not exhaustive", "--ignore", "tests/examples/test_programs.py")
+    # Session programs runs these, with all libraries.
+    elsewhere = ("--ignore", "tests/examples/test_programs.py", "--ignore", "tests/notebooks")
+    arguments = ("-n", "4", "-m", "slow and not exhaustive", *elsewhere)
     many_processes(session, torch_python(session), "-m", "pytest", *arguments, *session.posargs)
 
 
@@ -343,10 +345,10 @@ def object_store(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def notebooks(session: nox.Session) -> None:
-    """Execute notebooks that train on two processes."""
+    """Execute the notebooks of the examples, and others that train on two processes."""
     python = torch_python(session)
     session.run(python, "-m", "pip", "install", "--quiet", *group("notebooks"))
-    session.run(python, "-m", "pytest", "-m", "exhaustive", "tests/notebooks", *session.posargs)
+    session.run(python, "-m", "pytest", "-m", "slow or exhaustive", "tests/notebooks", *session.posargs)
 
 
 @nox.session

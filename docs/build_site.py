@@ -1,6 +1,7 @@
 """What mkdocs cannot do by itself when it builds the site; ``mkdocs.yml`` names this file as a hook.
 
 * A line ``<!-- include: NAME -->`` becomes the text of a file in the project's root, such as the changelog.
+* Each notebook of the examples becomes a page, with a link to the file; links to the notebook lead to the page.
 * Each cell of a table says in which column it is, for screens on which a table is a list of its rows.
 * References in docstrings, such as ``:class:`core.Trainer```, become links into the API reference.
 * The build fails if a public name is missing in the API reference.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import html
+import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+NOTEBOOKS = ROOT / "examples" / "notebooks"
 SOURCES = (ROOT, ROOT / "plugins" / "devkit" / "src")
 """The folders of the packages that the API reference has: core, and what authors of plugins import."""
 INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
@@ -28,8 +31,36 @@ TAG = re.compile(r"<[^>]+>")
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?([^<]+)</code>")
 
 
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    """Add a page for each notebook, and the notebook."""
+    from mkdocs.structure.files import File
+
+    for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
+        place = f"notebooks/{notebook.name}"
+        page = f"{place.removesuffix('.ipynb')}.md"
+        files.append(File.generated(config, page, content=page_of(notebook)))
+        files.append(File.generated(config, place, abs_src_path=str(notebook)))
+    return files
+
+
+def page_of(notebook: Path) -> str:
+    """A notebook in Markdown: its text, its code, and what the code prints and draws."""
+    parts = []
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                parts.append(f'```text title="Output"\n{"".join(output["text"])}```')
+            else:
+                parts.append(f"![Output](data:image/png;base64,{''.join(output['data']['image/png']).strip()})")
+    parts.insert(1, f"[Download this notebook]({notebook.name})")
+    return "\n\n".join(parts)
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Include files of the project's root."""
+    """Include files of the project's root, and lead links to notebooks to their pages."""
+    markdown = re.sub(r"\]\(\.\./examples/notebooks/(\w+)\.ipynb\)", r"](notebooks/\1.md)", markdown)
     return INCLUDE.sub(lambda found: included(ROOT / found[1]), markdown)
 
 

@@ -13,6 +13,7 @@ from pages_shown import blocks, is_run, run_blocks
 from python_processes import run_program, run_python
 
 from core import Runtime, Trainer
+from core.accelerators import CAPABILITIES
 from core.commands.verbs import available_verbs
 from core.plan import Request, resolve
 
@@ -58,6 +59,16 @@ def test_names_of_precisions() -> None:
     for name, *aliases in rows:
         for alias in aliases:
             assert resolve(Request.read(accelerator="cpu", precision=alias, environ={})).precision.name == name
+
+
+def test_names_of_capabilities() -> None:
+    """The table of what hardware can lack has each name that a plugin may declare, once."""
+    table = (
+        (ROOT / "docs" / "vendors.md").read_text("utf-8").partition("### What hardware can lack")[2].partition("##")[0]
+    )
+    rows = re.findall(r"^\| (`.*?`) \|", table, flags=re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(names) == sorted(CAPABILITIES)
 
 
 def test_attributes_of_front_ends_exist() -> None:

@@ -269,8 +269,9 @@ class Accelerator(Renaming, ABC):
         if backend is None:
             raise BackendError(
                 f"accelerator {self.name!r}: torch.distributed has no backend for device type {device.type!r} (only "
-                f"for: {quoted(sorted(known))}). Pass process_group_backend= to the strategy, or register a backend "
-                f"for {device.type!r} with torch.distributed.Backend.register_backend."
+                f"for: {quoted(sorted(known))}). Set devices=1, pass process_group_backend= to the strategy, or "
+                f"register a backend for {device.type!r} with torch.distributed.Backend.register_backend. A plugin for "
+                "hardware without collectives lists them in unsupported."
             )
         return str(backend)
 

@@ -183,12 +183,22 @@ class _Resolution:
             return {argument.value}
 
     def _choose_default_strategy(self, accelerator: Accelerator, *, is_parallel: bool) -> None:
+        count = "several processes" if is_parallel else "one process"
+        found = self._default_strategy(accelerator, is_parallel=is_parallel)
+        self._take(found, f"the default of accelerator {accelerator.name!r} for {count}")
+
+    def _default_strategy(self, accelerator: Accelerator, *, is_parallel: bool) -> BackendSpec:
         attribute = "default_parallel_strategy" if is_parallel else "default_strategy"
         spec: AcceleratorSpec | None = self.specs.get("accelerator")
         name = getattr(spec, attribute, None) or getattr(accelerator, attribute)
-        found = self.registry.find("strategy", name, argument=f"{accelerator.name}.{attribute}")[0]
-        count = "several processes" if is_parallel else "one process"
-        self._take(found, f"the default of accelerator {accelerator.name!r} for {count}")
+        return self.registry.find("strategy", name, argument=f"{accelerator.name}.{attribute}")[0]
+
+    def _takes_one_device(self, accelerator: Accelerator) -> bool:
+        """Whether the processes of several devices could not exchange values, so that "auto" means one device."""
+        if "collectives" not in accelerator.unsupported or "strategy" in self.parts:
+            return False
+        spec = self._default_strategy(accelerator, is_parallel=True)
+        return not self.registry.load(spec).one_process_per_node
 
     def _check_supported(self, strategy: Strategy, hardware: Accelerator, world_size: int) -> None:
         name, accelerator = self.choices["strategy"].name, self.choices["accelerator"].name
@@ -343,6 +353,8 @@ class _Resolution:
         if is_all and is_started and not (strategy is not None and strategy.one_process_per_node):
             value = environment.local_world_size
             reason = f"{environment.name} started {value} process(es) on this machine"
+        elif argument.is_auto and limit != 1 and self._takes_one_device(accelerator):
+            value, reason = 1, f"the default: one device, as {accelerator.name!r} does not support collectives"
         elif argument.is_auto:
             reason = "the default: one process" if limit is None else "the default: all devices present"
         else:

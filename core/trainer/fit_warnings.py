@@ -84,7 +84,7 @@ def warn_of_infinite_loss(loss: Tensor | None, logged: Mapping[str, Any], progre
     """Warn if ``loss`` is NaN or infinite, or a value of a loss that was ``logged``; whether it is. It reads them."""
     values = {"the loss": loss} | {f"{name!r}" + ", as logged,": logged[name] for name in logged if "loss" in name}
     for name, value in values.items():
-        number = None if value is None else torch.as_tensor(value).detach()
+        number = None if value is None else torch.as_tensor(value).detach().cpu()  # a device may lack what follows
         if number is None or number.isfinite().all():
             continue
         logger.warning(

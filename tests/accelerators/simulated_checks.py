@@ -19,6 +19,7 @@ import xpulib
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from core import Module, Trainer
 from core.accelerators import TorchDeviceAccelerator
 from core.accelerators.torch_device import device_types
 from core.errors import DeviceError
@@ -437,3 +438,40 @@ def test_optimizer_state_follows_its_parameters() -> None:
         module(inputs.to(next(module.parameters()).device)).sum().backward()
         optimizer.step()
     assert torch.equal(moved.weight.cpu(), stays.weight)
+
+
+def test_the_loss_is_checked_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
+    """A device trains without operations that only the Trainer's own check would need, and the check finds a NaN."""
+
+    class Net(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 1)
+
+        def training_step(self, batch: Tensor, batch_idx: int) -> Any:
+            return self.layer(batch).square().mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def fit(value: float) -> int:
+        names = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
+        quiet: dict[str, Any] = dict.fromkeys(names, False)
+        trainer = Trainer(accelerator="simx", devices=1, max_epochs=1, **quiet)
+        trainer.fit(Net(), DataLoader([torch.full((2,), value)] * 4, batch_size=2))  # type: ignore[arg-type]
+        return trainer.global_step
+
+    lacking = torch.library.Library("aten", "IMPL")
+    for operation in ("abs", "isfinite"):
+
+        def lacks(*_: Any, operation: str = operation) -> None:
+            raise RuntimeError(f"{operation} is not implemented")
+
+        lacking.impl(operation, lacks, "PrivateUse1")
+    with pytest.raises(RuntimeError, match="not implemented"):
+        torch.ones(1, device=_FIRST).isfinite()
+    with caplog.at_level("WARNING"):
+        assert fit(1.0) == 2
+        assert "the loss is" not in caplog.text
+        assert fit(float("nan")) == 2
+    assert "the loss is nan in step" in caplog.text

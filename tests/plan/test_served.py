@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from core import AcceleratorRegistry, Runtime, Trainer
+from core import AcceleratorRegistry, Runtime, StrategyRegistry, Trainer
 from core.errors import ConfigurationError, DeviceError
 from core.strategies import DDPStrategy, SingleDeviceStrategy
 
@@ -49,6 +49,26 @@ def test_what_the_hardware_lacks_is_refused_by_name(front_end: Any, arguments: d
     assert (
         front_end(accelerator=_PoorAccelerator(), devices=1, precision="bf16-true").plan.precision.name == "bf16-true"
     )
+
+
+@pytest.mark.parametrize("front_end", [Runtime, Trainer])
+def test_auto_is_one_device_without_collectives(front_end: Any) -> None:
+    """A script that names no devices trains on such hardware; one that names all, or a strategy, is told the reason."""
+    plan = front_end(accelerator=_PoorAccelerator()).plan
+    assert (plan.devices, plan.world_size, plan.strategy.name) == (("cpu",), 1, "single_device")
+    assert plan.devices_reason == "the default: one device, as 'poor' does not support collectives"
+    for arguments in ({"devices": -1}, {"strategy": "ddp"}):
+        with pytest.raises(ConfigurationError, match="does not support collectives: its cards know nothing"):
+            front_end(accelerator=_PoorAccelerator(), **arguments)
+
+    class _Driven(SingleDeviceStrategy):
+        one_process_per_node = True
+
+    class _OneProcess(_PoorAccelerator):
+        default_parallel_strategy = "driven"
+
+    StrategyRegistry.register("driven", _Driven, description="drives all cards from one process")
+    assert front_end(accelerator=_OneProcess()).plan.devices == ("cpu", "cpu")
 
 
 def test_an_unknown_capability_is_refused() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 from torch_hal_devkit import check_backends
 
-from torch_hal.specs import StrategySpec
+from torch_hal.specs import AcceleratorSpec, StrategySpec
 
 from .kit import declare, run_kit
 
@@ -141,3 +142,37 @@ def test_too_few_passed_tests_are_an_error(tmp_path: Path) -> None:
     """``check_backends`` raises where fewer than ``min_passed`` pass, although none fails."""
     with pytest.raises(AssertionError, match=r"strategy:ddp: 9 tests passed. Expected: at least 10"):
         check_backends("strategy:ddp", folder=tmp_path, options=["--tiers=T0"], min_passed=10)
+
+
+LONELY = """
+import torch
+
+from torch_hal import Accelerator
+
+
+class LonelyAccelerator(Accelerator):
+    unsupported = {"collectives": "its cards know nothing of each other"}
+
+    def is_available(self):
+        return True
+
+    def auto_device_count(self):
+        return 2
+
+    def get_parallel_devices(self, devices):
+        return [torch.device("cpu") for _ in devices]
+"""
+
+
+def test_devices_without_collectives(tmp_path: Path) -> None:
+    """A script that names no devices runs on one of two; to request both is what the declaration excuses."""
+    (tmp_path / "lonely.py").write_text(LONELY, "utf-8")
+    spec = AcceleratorSpec(name="lonely", target="lonely:LonelyAccelerator", description="two cards")
+    options = ["--backend-devices=2", "-rs", "-k", "all_devices_are_chosen"]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    said = check_backends(
+        "accelerator:lonely", folder=tmp_path, options=options, specs=[spec], environ={"PYTHONPATH": path}
+    )
+    assert "1 passed, 2 skipped" in said
+    assert "[2]" in said
+    assert "collectives is not supported: its cards know nothing of each other" in said

@@ -136,7 +136,7 @@ def test_what_is_to_be_filled_in_is_marked(written: dict[str, Path]) -> None:
 def test_the_page_for_vendors(written: dict[str, Path]) -> None:
     """Each file and each mark that docs/vendors.md speaks of is there."""
     page = (Path(__file__).parents[3] / "docs" / "vendors.md").read_text("utf-8")
-    named = re.findall(r"^\| `([\w./]+)` \|", page, re.MULTILINE)
+    named = re.findall(r"^\| `([\w./]+)` \|", page.partition("## 2.")[0], re.MULTILINE)
     assert len(named) == 5
     for name in named:
         assert (written["accelerator"] / name).is_file(), name
