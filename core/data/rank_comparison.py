@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from ..errors import ConfigurationError
 from ..strategies.base import Strategy
 from ..strategies.parallel import ProcessGroupStrategy
 from ..utilities.nested import leaves
+from ..utilities.objects import sendable
 from .loader_structure import loader_parts
 from .shards import index_source
 
@@ -30,6 +32,9 @@ FACTS = 9
 
 ITEMS, ELEMENTS = 8, 1024
 """How many items are looked at, and how many elements of each tensor or characters of each text."""
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
+"""Integers by the size of a tensor's elements in bytes."""
 
 DEPTH, HELD = 3, 4096
 """How deep in a data set, and at how many of the values that it holds, is looked."""
@@ -57,6 +62,23 @@ def facts_of_items(items: Sequence[Any]) -> list[int]:
     found = [_number(values) * (1 if any(value != values[0] for value in values) else -1) for values in parts.values()]
     last = FACTS - 2
     return [1, *found[:last], -_number([len(items), *found[last:]])] + [0] * (last - len(found))
+
+
+def sums_of(data: Any) -> list[int]:
+    """A number for each tensor, array and text in ``data``, of all its values; 0 where it is not known how."""
+    return [_sum(leaf) for _, leaf in leaves(data)]
+
+
+def _sum(leaf: Any) -> int:
+    if isinstance(leaf, Tensor):
+        if type(leaf) not in (Tensor, nn.Parameter) or leaf.is_nested or leaf.layout is not torch.strided:
+            return 0
+        words = sendable(leaf.detach().cpu()).view(-1).view(_WORDS[leaf.element_size()])
+        return int(words.sum(dtype=torch.int64))
+    leaf = leaf.encode(errors="surrogatepass") if isinstance(leaf, str) else leaf
+    has_pointers = getattr(getattr(leaf, "dtype", None), "hasobject", False)
+    leaf = leaf.tobytes() if hasattr(leaf, "tobytes") and not has_pointers else leaf
+    return zlib.crc32(leaf) if isinstance(leaf, bytes) else 0
 
 
 def facts_of_indices(indices: Sequence[Any]) -> list[int]:

@@ -849,7 +849,8 @@ class Runtime(RunFacts, KnownAttributes):
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """Combine each tensor and each number in ``tensor`` elementwise over all processes.
 
-        The result of a number is a number. The mean of integers is fractional: a float32 tensor, or a float.
+        The result of a number is a number. The mean of integers is fractional: a float32 tensor, or a float. The sum of
+        truth values is their number, as in :func:`torch.sum`: an int64 tensor; so is their product.
 
         Args:
             tensor: A tensor, a number, or a nested structure of them and ``None``.

@@ -389,7 +389,7 @@ class Strategy(StepMethods, TrainerView, ABC):
     def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
         """``tensor`` combined elementwise over all processes, equal on each; the input is not changed.
 
-        The mean of an integer tensor is a float32 tensor.
+        The mean of an integer tensor is a float32 tensor, and the sum or product of a bool tensor an int64 tensor.
 
         Raises:
             ConfigurationError: ``reduction`` is not one of :data:`core.strategies.REDUCTIONS`, or shapes or dtypes

@@ -111,10 +111,10 @@ class ParallelStrategy(Strategy):
 
     def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
         """Combined over all processes; see :meth:`Strategy.reduce`."""
-        is_mean = check_reduction(reduction, tensor.dtype).is_mean
+        known = check_reduction(reduction, tensor.dtype)
         self._check_alike(f"strategy.reduce({reduction!r})", tensor)
-        result = self.all_reduce(copy_for_reduction(tensor, self.root_device, is_mean=is_mean), reduction)
-        return as_result(result.div_(self.world_size) if is_mean else result, tensor.dtype)
+        result = self.all_reduce(copy_for_reduction(tensor, self.root_device, known), reduction)
+        return as_result(result.div_(self.world_size) if known.is_mean else result, tensor.dtype)
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """Stacked by rank; see :meth:`Strategy.all_gather`."""

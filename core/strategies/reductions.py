@@ -66,10 +66,16 @@ def check_reduction(reduction: str, dtype: torch.dtype = torch.float32) -> Reduc
     return REDUCTIONS[reduction]
 
 
-def copy_for_reduction(tensor: Tensor, device: torch.device, *, is_mean: bool) -> Tensor:
-    """A contiguous copy of ``tensor`` on ``device``: in float32 integers that are to be averaged, and any float8."""
-    is_fractional = tensor.is_floating_point() or tensor.is_complex()
-    dtype = torch.float32 if (is_mean and not is_fractional) or _is_float8(tensor.dtype) else tensor.dtype
+def copy_for_reduction(tensor: Tensor, device: torch.device, reduction: Reduction) -> Tensor:
+    """A contiguous copy of ``tensor`` on ``device``.
+
+    In float32 are integers that are to be averaged, and any float8; in int64 truth values that are to be counted.
+    """
+    is_fractional, dtype = tensor.is_floating_point() or tensor.is_complex(), tensor.dtype
+    if (reduction.is_mean and not is_fractional) or _is_float8(dtype):
+        dtype = torch.float32
+    elif dtype is torch.bool and reduction.operation not in (dist.ReduceOp.MIN, dist.ReduceOp.MAX):
+        dtype = torch.int64
     return sendable(tensor.detach().to(device, dtype, copy=True))
 
 

@@ -20,8 +20,8 @@ class SingleDeviceStrategy(Strategy):
 
     def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
         """A copy of ``tensor``; see :meth:`Strategy.reduce`."""
-        is_mean = check_reduction(reduction, tensor.dtype).is_mean
-        return as_result(copy_for_reduction(tensor, tensor.device, is_mean=is_mean), tensor.dtype)
+        known = check_reduction(reduction, tensor.dtype)
+        return as_result(copy_for_reduction(tensor, tensor.device, known), tensor.dtype)
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """``tensor`` with a leading dimension of 1."""

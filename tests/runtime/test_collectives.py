@@ -61,6 +61,7 @@ def test_a_mean_of_whole_numbers_is_fractional() -> None:
     assert runtime().reduce(whole, "mean").dtype is torch.float32
     assert runtime().reduce(torch.tensor(True), "mean").dtype is torch.float32
     assert runtime().reduce(whole, "sum").dtype is torch.int64
+    assert runtime().reduce(torch.tensor(True), "sum").dtype is torch.int64
     assert runtime().reduce(whole.double(), "mean").dtype is torch.float64
 
 

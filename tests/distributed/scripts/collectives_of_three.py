@@ -134,6 +134,11 @@ def check_values(runtime: Runtime, rank: int) -> None:
         assert objects == [[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]]
         assert runtime.strategy.broadcast([own_numbers], 1)[0].float().tolist() == [2.0, 1.0]
         assert runtime.strategy.all_gather_object(own_numbers)[2].dtype is dtype
+    hits = torch.tensor([rank != 1, rank == 2, True])
+    counted = {"sum": [2, 1, 3], "product": [0, 0, 1], "max": [True] * 3, "min": [False, False, True]}
+    for reduction, result in counted.items():
+        reduced = runtime.reduce(hits, reduction)
+        assert (reduced.dtype, reduced.tolist()) == (torch.bool if reduction[0] == "m" else torch.int64, result)
     with pytest.raises(ConfigurationError, match=r"torch.uint64, in which torch does not compute. Convert it"):
         runtime.reduce(torch.tensor(1, dtype=torch.uint64), "sum")
     with pytest.raises(ConfigurationError, match=r"torch.complex64, which supports only the mean and the sum"):

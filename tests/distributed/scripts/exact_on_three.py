@@ -57,8 +57,8 @@ class Save(Callback):
             trainer.save_checkpoint(CHECKPOINT)
 
 
-class Sums(dict[str, int]):
-    """What each process has added up for itself."""
+class Sums(dict[str, Any]):
+    """What each process has added up for itself; a text and a tensor differ at their ends only."""
 
     state_dict = dict.copy
     load_state_dict = dict.update
@@ -74,7 +74,7 @@ def loop(runtime: Runtime) -> None:
     torch.manual_seed(5 + runtime.process_index)
     stepper = torch.optim.Adam(module.parameters(), lr=0.01)
     model, stepper, batches = runtime.prepare(module, stepper, loader())
-    step, ranks, steps = 0, Sums(sum=0), Sums(sum=0)
+    step, ranks, steps = 0, Sums(text="", tensor=torch.zeros(2000, dtype=torch.bfloat16)), Sums(sum=0)
     runtime.register_for_checkpointing(ranks, steps)
     if sys.argv[2] == "resume":
         runtime.load_state(CHECKPOINT)
@@ -83,10 +83,13 @@ def loop(runtime: Runtime) -> None:
         stepper.zero_grad()
         runtime.backward(model(inputs))
         stepper.step()
-        step, ranks["sum"], steps["sum"] = step + 1, ranks["sum"] + runtime.process_index, steps["sum"] + 1
+        step, steps["sum"] = step + 1, steps["sum"] + 1
+        ranks["tensor"][-1] += runtime.process_index
+        ranks["text"] = "a" * 2000 + str(int(ranks["tensor"][-1]))
         if step == SAVED_AFTER:
             runtime.save_state(CHECKPOINT)
-    assert (step, ranks["sum"], steps["sum"]) == (STEPS, STEPS * runtime.process_index, STEPS)
+    own = STEPS * runtime.process_index
+    assert (step, steps["sum"], int(ranks["tensor"][-1]), ranks["text"][2000:]) == (STEPS, STEPS, own, str(own))
     leave(module, runtime.process_index)
 
 
