@@ -1,27 +1,27 @@
 """Measures how long a save blocks the training thread, and how much memory it takes.
 
     python benchmarks/async_save.py                       # a state of 500 MB, in a temporary directory
-    python benchmarks/async_save.py --directory /fast --write docs/checkpoints.md --png async_save.png
+    python benchmarks/async_save.py --directory /fast --write docs/checkpoints.md
 
 All ways save the same state, one after another in each round, so that a busy machine affects them alike. A write in the
 background is waited for before the next save. ``torch.save`` syncs its file to disk, as torch-hal does. Lightning's
-AsyncCheckpointIO and matplotlib are used if they are installed.
+AsyncCheckpointIO takes part if it is installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import multiprocessing
 import os
-import platform
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -107,34 +107,6 @@ def ways() -> dict[str, Save]:
     return found
 
 
-class Peak:
-    """The largest resident memory of this process while the block runs, beyond that at its start, in bytes."""
-
-    def __enter__(self) -> Peak:
-        self.start = self.bytes = _resident()
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ends.wait(0.005):
-            self.bytes = max(self.bytes, _resident())
-
-    @property
-    def extra(self) -> int:
-        """Bytes."""
-        return self.bytes - self.start
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 Figures = dict[str, dict[str, list[float]]]
 
 
@@ -151,7 +123,7 @@ def measure(megabytes: int, rounds: int, directory: Path) -> Figures:
             blocked = time.perf_counter() - start
             wait()
             whole = time.perf_counter() - start
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            _remove(path)
             if number:
                 figures[name]["blocked"].append(blocked)
                 figures[name]["whole"].append(whole)
@@ -159,26 +131,35 @@ def measure(megabytes: int, rounds: int, directory: Path) -> Figures:
     return figures
 
 
-def extra_memory(name: str, megabytes: int, directory: Path) -> float:
-    """Memory that one save takes in addition to the state, as a multiple of the state, in a process of its own."""
-    code = f"import async_save as a; print(a.extra_memory_here({name!r}, {megabytes}, {str(directory)!r}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-    )
-    return float(done.stdout)
-
-
-def extra_memory_here(name: str, megabytes: int, directory: str) -> float:
-    """As :func:`extra_memory`, in this process."""
+def extra_memory(name: str, megabytes: int, directory: str) -> float:
+    """Memory that one save takes in addition to the state, as a multiple of the state; in a separate process."""
     save, path = ways()[name], Path(directory, "memory")
-    small = save(state_of(1), path)  # what is imported and started at the first save
-    small()
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    save(state_of(1), path)()  # what is imported and started at the first save
+    _remove(path)
     state = state_of(megabytes)
-    with Peak() as peak:
-        save(state, path)()
+    before = peak = _resident()
+    ends = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not ends.wait(0.005):
+            peak = max(peak, _resident())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    save(state, path)()
+    ends.set()
+    thread.join()
+    _remove(path)
+    return (peak - before) / (megabytes * 1e6)
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return peak.extra / (megabytes * 1e6)
 
 
 def table(figures: Figures, memory: dict[str, float], megabytes: int) -> str:
@@ -197,20 +178,6 @@ def table(figures: Figures, memory: dict[str, float], megabytes: int) -> str:
     return "\n".join(rows)
 
 
-def draw(figures: Figures, file: str) -> None:
-    """Bars of how long training waits; needs matplotlib."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 3.5))
-    names = list(figures)[::-1]
-    axes.barh(names, [statistics.median(figures[name]["whole"]) for name in names], color="lightgray", label="written")
-    axes.barh(names, [statistics.median(figures[name]["blocked"]) for name in names], label="training waits")
-    axes.set_xlabel("seconds")
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(file)
-
-
 def main() -> int:
     """Measure, print the table; exit code 1 if the bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -218,17 +185,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", type=Path, help="where to save; a temporary directory by default")
     parser.add_argument("--write", type=Path, help="the page whose table is replaced")
-    parser.add_argument("--png", help="where the picture goes")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
         figures = measure(options.megabytes, options.rounds, Path(folder))
-        memory = {name: extra_memory(name, options.megabytes, Path(folder)) for name in figures}
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+            memory = {name: pool.submit(extra_memory, name, options.megabytes, folder).result() for name in figures}
     text = table(figures, memory, options.megabytes)
-    sys.stdout.write(f"{platform.machine()}\n{text}\n")
+    print(text)
     if options.write:
         write_between(options.write, "async saves", text)
-    if options.png and importlib.util.find_spec("matplotlib") is not None:
-        draw(figures, options.png)
     shares = [mine / whole for mine, whole in zip(figures[OURS]["blocked"], figures[BASE]["blocked"], strict=True)]
     return int(statistics.median(shares) > BAR)
 

@@ -62,7 +62,7 @@ def run(entry: Entry, task: Task, phase: str, folder: Path) -> None:
         ],
         **arguments,
     )
-    lesson = Lesson(task, dropout=0.1, halve=True)
+    lesson = Lesson(task)
     data = DataLoader(Subset(task.data(), range(ITEMS)), batch_size=task.batch_size // 2, shuffle=True)
     if phase == "first":
         trainer.fit(lesson, data)

@@ -3,7 +3,7 @@
     python estimates_worker.py PROCESSES OUT "MODEL STRATEGY PRECISION" ...
 
 is started by ``estimates.py``, once for each process; they train one after another what is named, and process 0 writes
-``OUT``. ``KEEP_TRACE`` is a folder where the last training's trace is kept.
+``OUT``.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def train(model: str, strategy: str, precision: str, processes: int) -> int:
         torch.manual_seed(0)
         trainer.fit(MODELS[model]())
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(os.environ.get("KEEP_TRACE", directory)) / "trace.json"
+        path = Path(directory) / "trace.json"
         recorded.export_chrome_trace(str(path))
         return peak_in(json.loads(path.read_text()))
 

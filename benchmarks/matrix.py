@@ -21,12 +21,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from datetime import date
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from matrix_worker import FRONT_ENDS, PRECISIONS, RANKS, Cell, judge
-from pages import write_between
+from pages import versions, write_between
 
 from core.discovery.registry import Registry
 
@@ -93,11 +92,8 @@ def main() -> int:
     for cell in failed:
         print(f"\n{cell}: {found[cell].text}")
     if options.write:
-        versions = []
-        for library in ("torch", "deepspeed", "horovod"):
-            with suppress(metadata.PackageNotFoundError):
-                versions.append(f"{library} {metadata.version(library)}")
-        made = f"Made by `benchmarks/matrix.py` on {date.today()}, on the CPU, with {', '.join(versions)}."
+        made_with = versions("torch", "deepspeed", "horovod")
+        made = f"Made by `benchmarks/matrix.py` on {date.today()}, on the CPU, with {made_with}."
         write_between(options.write, "matrix", f"{LEGEND}\n{table(found)}\n{made}")
     return 1 if failed or not found else 0
 

@@ -4,8 +4,8 @@
     python benchmarks/overhead_engines.py --only fsdp deepspeed --processes 2 --write docs/strategies.md
 
 As in `overhead.py`: the Runtime, or the Trainer with everything disabled, trains with a strategy, and in the same
-processes the engine driven by hand takes turns with it, step by step. `README.md` describes the method. Engines that are
-not installed are named and left out.
+processes the engine driven by hand takes turns with it, step by step. `README.md` describes the method. Engines that
+are not installed are named and left out.
 """
 
 from __future__ import annotations
