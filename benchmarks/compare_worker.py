@@ -29,7 +29,6 @@ ITEMS = 256
 
 
 def main() -> None:
-    """Do what the command line says."""
     name, phase, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     entry = next(one for one in ROSTER if one.name == name)
     for arguments in sys.argv[4:]:
@@ -46,7 +45,6 @@ def main() -> None:
 
 
 def run(entry: Entry, task: Task, phase: str, folder: Path) -> None:
-    """Train with a strategy."""
     arguments: dict[str, Any] = {"accelerator": "cpu", "devices": 2 // entry.machines, "num_nodes": entry.machines}
     if phase == "first":
         with core.Runtime(strategy=entry.make(), **arguments) as runtime:
@@ -112,7 +110,6 @@ class Keeper(core.Callback):
         self.path = path
 
     def on_fit_end(self, trainer: core.Trainer, module: Any) -> None:
-        """Keep losses and parameters."""
         state = trainer.strategy.whole_module_state(module)
         keep(Path(f"{self.path}-{trainer.runtime.process_index}.pt"), module.losses, state)
 

@@ -107,7 +107,6 @@ def conditions() -> str:
 
 
 def memory_table(figures: Figures) -> str:
-    """The memory table, as Markdown."""
     numbers = sorted({n for by_number in figures.values() for n in by_number})
     several = [n for n in numbers if n > 1]
     lines = [
@@ -131,7 +130,6 @@ def _megabytes(counted: Counted) -> str:
 
 
 def traffic_table(figures: Figures) -> str:
-    """The traffic table, as Markdown."""
     numbers = sorted({n for by_number in figures.values() for n in by_number if n > 1})
     heads = [head for n in numbers for head in (f"n = {n}, MB", "by formula", "of `ddp`'s")]
     lines = [

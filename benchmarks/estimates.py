@@ -56,7 +56,6 @@ def estimates(model: str) -> dict[str, dict[str, Any]]:
 
 
 def table(estimated: dict[str, dict[str, dict[str, Any]]], figures: Figures, strategies: list[str]) -> str:
-    """The table, as Markdown."""
     met = sum(abs(_off(estimated, key, measured)) <= BAR for key, measured in figures.items())
     missing = len(estimated) * len(PRECISIONS) * len(strategies) - len(figures)
     left = f"{missing} are not measured yet: their cells have the estimate alone." if missing else ""
@@ -90,7 +89,6 @@ def _off(estimated: dict[str, dict[str, dict[str, Any]]], key: str, measured: in
 
 
 def main() -> None:
-    """Estimate, measure, compare and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS, metavar="MODEL")
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES, metavar="STRATEGY")

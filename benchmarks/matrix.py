@@ -177,7 +177,6 @@ def train(cell: Cell, start: str, folder: Path) -> Outcome:
 
 
 def living(place: Path) -> list[int]:
-    """The numbers of the cell's processes that run."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
@@ -216,7 +215,6 @@ def _entry(strategy: str, precision: str, found: Found, notes: dict[str, int]) -
 
 
 def _where(worked: set[tuple[str, int]], asked: set[tuple[str, int]]) -> str:
-    """Which of the cells worked, as a short text."""
     if worked == asked:
         return "yes"
     for ranks in RANKS:

@@ -119,7 +119,6 @@ class Block(nn.Module):
         """The dtypes in which it has computed with gradients."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the shapes say."""
         inner = self.up(x)
         if torch.is_grad_enabled():
             self.computed.add(_plain(inner.dtype))
@@ -138,7 +137,6 @@ class Net(nn.Module):
         self.last = nn.Linear(FEATURES, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of shape ``(items, 1)``."""
         for block in self.blocks:
             x = block(x)
         result: Tensor = self.last(x)
@@ -146,7 +144,6 @@ class Net(nn.Module):
 
 
 def data() -> TensorDataset:
-    """Something to learn, the same in each process."""
     generator = torch.Generator().manual_seed(7)
     inputs = torch.randn(ITEMS, FEATURES, generator=generator)
     return TensorDataset(inputs, inputs.sum(1, keepdim=True).mul(0.5).tanh())
@@ -229,14 +226,12 @@ class Lesson(core.Module):
             self.stored = _dtypes(self.net)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The mean squared error."""
         inputs, targets = batch
         loss = mse_loss(self.net(inputs), targets)
         self.of_epoch.append(loss.detach())
         return loss
 
     def on_train_epoch_end(self) -> None:
-        """Keep the epoch's loss."""
         self.losses.append(_mean(self.of_epoch))
         self.of_epoch = []
 
@@ -245,11 +240,9 @@ class Lesson(core.Module):
         self.answers.append(self.net(batch[0]))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """See :func:`make_optimizer`."""
         return make_optimizer(self.cell.strategy, self)
 
     def on_fit_end(self) -> None:
-        """Report."""
         report(self.trainer.strategy, self.net, self.stored, self.losses, self.answers[-1], self.folder)
 
 
@@ -329,7 +322,6 @@ def _plain(dtype: torch.dtype) -> str:
 
 
 def main() -> None:
-    """Do what the command line says."""
     what, path, *cells = sys.argv[1], Path(sys.argv[2]), *(Cell(*json.loads(text)) for text in sys.argv[3:])
     if what == "resolve":
         path.write_text(json.dumps([resolve(cell) for cell in cells]), "utf-8")

@@ -45,7 +45,6 @@ class Figures:
 
 
 def main() -> int:
-    """Measure, print, and say whether the bars hold."""
     arguments = read_arguments()
     torch.set_num_threads(1)
     chosen = [one for one in contenders() if any(text.lower() in one.name.lower() for text in arguments.only)]
@@ -65,7 +64,6 @@ def main() -> int:
 
 
 def read_arguments() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10, help="runs of each contender (10)")
     parser.add_argument("--steps", type=int, default=2000, help="steps per epoch (2000)")
@@ -122,7 +120,6 @@ def silence() -> Iterator[None]:
 
 
 def summarize(contender: Tensor, loop: Tensor) -> Figures:
-    """The figures, from the times of each epoch."""
     first, middle, third = torch.quantile(contender - loop, torch.tensor([0.25, 0.5, 0.75], dtype=loop.dtype)).tolist()
     return Figures(
         step=contender.quantile(0.5).item(),
@@ -133,7 +130,6 @@ def summarize(contender: Tensor, loop: Tensor) -> Figures:
 
 
 def print_table(chosen: list[Contender], figures: dict[str, Figures], arguments: argparse.Namespace) -> None:
-    """A line for each contender, in 80 columns."""
     epochs = arguments.rounds * (arguments.epochs - 1)
     print(f"µs a step by the {arguments.clock} clock; medians of {epochs} epochs of {arguments.steps} steps\n")
     print(f"{'':30}{'step':>6}{'over loop':>11}{'quartiles':>15}{'ratio':>7}{'bar':>7}")

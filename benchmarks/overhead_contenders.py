@@ -167,7 +167,6 @@ def trainer_all_three(task: Task) -> nn.Module:
 
 
 def accelerate(task: Task) -> nn.Module:
-    """Your own loop on Accelerate."""
     from accelerate import Accelerator
 
     network = task.network()
@@ -187,7 +186,6 @@ def accelerate_accumulate(task: Task) -> nn.Module:
 
 
 def fabric(task: Task) -> nn.Module:
-    """Your own loop on Fabric."""
     from lightning.fabric import Fabric
 
     network = task.network()
@@ -228,7 +226,6 @@ def lightning_all_three(task: Task) -> nn.Module:
 
 
 def lightning_module(task: Task, logged: bool) -> Any:
-    """The network as a LightningModule."""
     from lightning.pytorch import LightningModule
 
     class LightningRegression(LightningModule):  # type: ignore[misc]

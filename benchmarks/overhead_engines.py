@@ -91,7 +91,6 @@ class Figures:
 
 
 def main() -> int:
-    """Measure, print, and say whether the bar holds."""
     arguments = read_arguments()
     if arguments.worker is not None:
         return work(arguments)
@@ -112,7 +111,6 @@ def main() -> int:
 
 
 def read_arguments() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help=f"runs per row, from {FEWEST} (5)")
     parser.add_argument("--more", type=int, default=20, help="further rounds for rows over the limit (20)")
@@ -128,7 +126,6 @@ def read_arguments() -> argparse.Namespace:
 
 
 def chosen(arguments: argparse.Namespace) -> list[Row]:
-    """The rows of the table."""
     named = [one for one in ENGINES if any(text.lower() in one.name.lower() for text in arguments.only)]
     for engine in named:
         if engine.missing:
@@ -291,7 +288,6 @@ def rank_of_bound(count: int, others: int) -> int:
 
 
 def lines(figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace) -> Iterator[str]:
-    """The table, in Markdown."""
     yield f"µs per step, from runs of {arguments.epochs - 2} times {arguments.steps} steps, at their median speed; in"
     yield f"brackets the {CONFIDENCE:.0%} confidence interval, or the control's quartiles. Step: the engine driven by"
     yield f"hand, in the fastest, the median and the slowest run. Limit for the Runtime: {BAR:.0f}, by the clock"
@@ -313,7 +309,6 @@ def lines(figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace)
 
 
 def spread(found: Figures) -> str:
-    """The overhead with its interval."""
     low, high = found.interval
     return f"{found.overhead:+.1f} ({low:+.0f} to {high:+.0f})"
 

@@ -40,7 +40,6 @@ class CountingStore(Store):
         self.keys = 0
 
     def has_extended_api(self) -> bool:
-        """As the store itself says."""
         return bool(self.inner.has_extended_api())
 
 
@@ -144,7 +143,6 @@ def exponent(results: Sequence[dict[str, Any]], phase: str, key: str) -> float:
 
 
 def main() -> None:
-    """Print the table, or JSON."""
     parser = argparse.ArgumentParser(description="Requests to the store, by the number of ranks.")
     parser.add_argument("--ranks", default="16,64,256,1024", help="sizes, separated by commas")
     parser.add_argument("--late", type=float, default=0.0, help="seconds that one rank comes later than the others")

@@ -29,7 +29,6 @@ def main(name: str, devices: int) -> None:
 
 
 def network() -> Any:
-    """A network, its optimizer, and a batch."""
     import torch
 
     model = torch.nn.Linear(8, 1)
@@ -63,7 +62,6 @@ def nothing(devices: int, imported: Any) -> bool:
 
 
 def runtime(devices: int, imported: Any) -> bool:
-    """Our own loop."""
     from core import Runtime
 
     imported()
@@ -76,7 +74,6 @@ def runtime(devices: int, imported: Any) -> bool:
 
 
 def trainer(devices: int, imported: Any) -> bool:
-    """Our Trainer."""
     from core import Module, Trainer
 
     imported()
@@ -99,7 +96,6 @@ def accelerate(devices: int, imported: Any) -> bool:
 
 
 def fabric(devices: int, imported: Any) -> bool:
-    """Fabric."""
     from lightning.fabric import Fabric
 
     imported()
@@ -113,7 +109,6 @@ def fabric(devices: int, imported: Any) -> bool:
 
 
 def lightning(devices: int, imported: Any) -> bool:
-    """Lightning's Trainer."""
     from lightning.pytorch import LightningModule, Trainer
 
     imported()
@@ -134,7 +129,6 @@ QUIET: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": F
 
 
 def small(base: Any) -> Any:
-    """A module for a Trainer."""
     import torch
 
     class Net(base):  # type: ignore[misc]

@@ -48,7 +48,6 @@ class MLP(nn.Module):
         self.scores = nn.Linear(width, 10)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Scores, of shape ``(items, 10)``."""
         scores: Tensor = self.scores(self.net(pictures))
         return scores
 
@@ -66,7 +65,6 @@ class Block(nn.Module):
         self.head = width // 4
 
     def forward(self, x: Tensor) -> Tensor:
-        """From ``(items, length, width)`` to the same."""
         inner = self.before(x)
         query, key, value = (
             part(inner).unflatten(-1, (-1, self.head)).transpose(1, 2) for part in (self.query, self.key, self.value)
@@ -98,7 +96,6 @@ class Transformer(nn.Module):
         self.norm, self.scores = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, text: Tensor) -> Tensor:
-        """Scores, of shape ``(items, length, vocabulary)``."""
         x = self.characters(text) + self.places(torch.arange(text.shape[1], device=text.device))
         for layer in self.layers:
             x = layer(x)
@@ -152,7 +149,6 @@ class Task:
         return cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
 
     def data(self) -> TensorDataset:
-        """All pairs of input and target, for a DataLoader."""
         return TensorDataset(*self.items())
 
 
@@ -168,18 +164,15 @@ class Lesson(core.Module):
         """Of each training batch, of this process."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Scores."""
         scores: Tensor = self.dropout(self.model(inputs))
         return scores
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss."""
         loss = self.task.loss(self, *batch)
         self.losses.append(loss.detach())
         return loss
 
     def configure_optimizers(self) -> Any:
-        """The task's optimizer, and its schedule."""
         optimizer = self.task.optimizer(self.parameters())
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
