@@ -1,10 +1,10 @@
-"""The figures of `compare.py` from the files of its processes, and their checks."""
+"""The figures of `compare.py` from the files of its processes, their checks, and the table."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from compare_roster import ALLOWED, DDP, PLAIN, PLAIN_ADAM, TO_DDP, Entry
 from torch import Tensor
 
-__all__ = ["Figures", "TaskFigures", "broken", "figures_of"]
+__all__ = ["Figures", "broken", "figures_of", "table"]
 
 LAST = 20
 """Steps at the end of a run over which its final loss is the mean."""
@@ -59,12 +59,6 @@ class Figures:
     refusal: str | None = None
     failure: str | None = None
     curves: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """All figures, and the losses."""
-        curves = {name: [round(loss, 6) for loss in kept["loop"].tolist()] for name, kept in self.curves.items()}
-        tasks = {name: asdict(task) for name, task in self.tasks.items()}
-        return {"refusal": self.refusal, "failure": self.failure, "tasks": tasks, "losses": curves}
 
 
 def figures_of(entry: Entry, folder: Path, before: Mapping[str, Figures]) -> Figures:
@@ -148,3 +142,42 @@ def _apart_in_all(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     if one.keys() != other.keys():
         raise ValueError(f"parameters {sorted(one)} to compare with {sorted(other)}")
     return max(((one[name] - other[name]).abs().max() / other[name].abs().max()).item() for name in one)
+
+
+LEGEND = f"""\
+Final losses are means over the last {LAST} steps. Every other figure is the larger one of both tasks: relative
+differences of a step's loss from DDP's; differences of a final parameter from DDP's, and between processes if each
+has all parameters, relative to the largest value in its tensor; and both of these between an uninterrupted run of the
+Trainer and one that new processes resumed at the end of an epoch. *equal* means bit for bit. `async` is not
+deterministic. DeepSpeed keeps tensors of less than a megabyte in memory, so all of these models when the strategy
+offloads to a drive; the tests of torch-hal-deepspeed train and resume a larger one there, bit for bit as on the host.
+Under `qadam` the optimizer is Adam, as in the second row.
+"""
+
+
+def table(entries: Iterable[Entry], found: Mapping[str, Figures]) -> str:
+    """A line of Markdown for each entry, and what the columns are."""
+    entries = list(entries)
+    tasks = list(found[entries[0].name].tasks)
+    head = ["strategy", *(f"{name}: final loss" for name in tasks), "losses to DDP's", "parameters to DDP's"]
+    head += ["Trainer's losses to DDP's", "between processes", "resumed to uninterrupted"]
+    lines = [head, ["---", *("---:" for _ in head[1:])]]
+    for entry in entries:
+        figures = found[entry.name]
+        if figures.refusal is not None or figures.failure is not None:
+            why = "failed" if figures.failure is not None else f"refused by name here: needs {entry.needs}"
+            lines.append([entry.name, why, *("" for _ in head[2:])])
+            continue
+        by_task = list(figures.tasks.values())
+        line = [f"`{entry.name}`" if entry.strategy else entry.name, *(f"{task.final:.4f}" for task in by_task)]
+        compared = ("losses", "parameters", "fitted", "ranks", "resumed")
+        line += [_greatest([getattr(task, what) for task in by_task]) for what in compared]
+        lines.append(line)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{LEGEND}"
+
+
+def _greatest(by_task: list[float | None]) -> str:
+    differences = [difference for difference in by_task if difference is not None]
+    if not differences:
+        return ""
+    return f"{max(differences):.0e}" if max(differences) else "equal"

@@ -58,12 +58,10 @@ class Entry:
     needs: str | None = None
 
     def make(self) -> Any:
-        """What the front ends take as ``strategy``."""
         module, _, name = self.strategy.partition(":")
         return getattr(import_module(module), name)(**self.options) if name else self.strategy
 
     def task(self, task: Task) -> Task:
-        """The task with this entry's optimizer."""
         return replace(task, optimizer=_adam(task, self.name != PLAIN_ADAM)) if self.adam else task
 
 

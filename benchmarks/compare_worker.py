@@ -29,7 +29,6 @@ ITEMS = 256
 
 
 def main() -> None:
-    """Do what the command line says."""
     name, phase, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     entry = next(one for one in ROSTER if one.name == name)
     for arguments in sys.argv[4:]:
@@ -46,7 +45,6 @@ def main() -> None:
 
 
 def run(entry: Entry, task: Task, phase: str, folder: Path) -> None:
-    """Train with a strategy."""
     arguments: dict[str, Any] = {"accelerator": "cpu", "devices": 2 // entry.machines, "num_nodes": entry.machines}
     if phase == "first":
         with core.Runtime(strategy=entry.make(), **arguments) as runtime:
@@ -62,7 +60,7 @@ def run(entry: Entry, task: Task, phase: str, folder: Path) -> None:
         ],
         **arguments,
     )
-    lesson = Lesson(task, dropout=0.1, halve=True)
+    lesson = Lesson(task)
     data = DataLoader(Subset(task.data(), range(ITEMS)), batch_size=task.batch_size // 2, shuffle=True)
     if phase == "first":
         trainer.fit(lesson, data)
@@ -112,7 +110,6 @@ class Keeper(core.Callback):
         self.path = path
 
     def on_fit_end(self, trainer: core.Trainer, module: Any) -> None:
-        """Keep losses and parameters."""
         state = trainer.strategy.whole_module_state(module)
         keep(Path(f"{self.path}-{trainer.runtime.process_index}.pt"), module.losses, state)
 

@@ -17,15 +17,13 @@ import platform
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
 from costs_rows import BYTES, FACTS, ITEMS, LENGTH, ROWS, Row
-from pages import write_between
+from pages import versions, write_between
+from processes import run_ranks
 
 SECONDS = 300
-PORT = 29500
-"""Always free, since each run has its own namespace."""
 CLOSE = 0.02
 """The tolerance of a figure, relative to ``P``: padding, packet headers, a barrier."""
 BAR = 0.05
@@ -60,40 +58,13 @@ def count(name: str, processes: int) -> Counted:
         return counted
 
 
-def run_inside(name: str, processes: int, out: Path) -> int:
-    """Start the processes of a run in the current namespace; return their highest exit code."""
+def run_inside(name: str, processes: int, out: Path) -> None:
+    """Run the processes of a run in the current namespace."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    worker = [sys.executable, str(Path(__file__).with_name("costs_worker.py")), name, str(processes), str(out)]
-    common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    if ROWS[name].launcher:
-        commands = [[sys.executable, "-m", "horovod.runner.launch", "-np", str(processes), "--gloo", *worker]]
-        variables = [common]
-    else:
-        commands = [worker] * processes
-        variables = [common | _ranks(ROWS[name], rank, processes) for rank in range(processes)]
-    running = [
-        subprocess.Popen(command, env=os.environ | own) for command, own in zip(commands, variables, strict=True)
-    ]
-    try:
-        return max(abs(process.wait(SECONDS)) for process in running)
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-
-
-def _ranks(row: Row, rank: int, processes: int) -> dict[str, str]:
-    local = processes // row.machines_of(processes)
-    variables = {
-        "RANK": rank,
-        "WORLD_SIZE": processes,
-        "LOCAL_RANK": rank % local,
-        "LOCAL_WORLD_SIZE": local,
-        "GROUP_RANK": rank // local,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": PORT,
-    }
-    return {name: str(value) for name, value in variables.items()}
+    row, worker = ROWS[name], Path(__file__).with_name("costs_worker.py")
+    command = [worker, name, processes, out]
+    if said := run_ranks(command, processes, row.machines_of(processes), SECONDS, row.launcher == "horovodrun"):
+        raise SystemExit(said)
 
 
 # -- checking ---------------------------------------------------------------------------------------------------------
@@ -128,16 +99,14 @@ def _all_held(counted: Counted) -> float:
 
 def conditions() -> str:
     """The conditions of the measurement, as Markdown."""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "deepspeed", "horovod"))
     return (
         f"A transformer of four layers with {BYTES / 4e6:.1f} million parameters in float32, P = {BYTES / 1e6:.1f} MB, "
-        f"{ITEMS} texts of {LENGTH} characters a process and step; gloo over the loopback interface, {versions}, "
-        f"Python {platform.python_version()}, CPU. Not run on GPUs."
+        f"{ITEMS} texts of {LENGTH} characters a process and step; gloo over the loopback interface, "
+        f"{versions('torch', 'deepspeed', 'horovod')}, Python {platform.python_version()}, CPU. Not run on GPUs."
     )
 
 
 def memory_table(figures: Figures) -> str:
-    """The memory table, as Markdown."""
     numbers = sorted({n for by_number in figures.values() for n in by_number})
     several = [n for n in numbers if n > 1]
     lines = [
@@ -161,7 +130,6 @@ def _megabytes(counted: Counted) -> str:
 
 
 def traffic_table(figures: Figures) -> str:
-    """The traffic table, as Markdown."""
     numbers = sorted({n for by_number in figures.values() for n in by_number if n > 1})
     heads = [head for n in numbers for head in (f"n = {n}, MB", "by formula", "of `ddp`'s")]
     lines = [
@@ -195,25 +163,20 @@ def main() -> None:
         "--only", nargs="+", default=list(ROWS), choices=list(ROWS), metavar="ROW", help="rows to measure; default: all"
     )
     parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4], help="numbers of processes")
-    parser.add_argument("--figures", type=Path, help="file of measurements; its runs are not repeated")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="page to write the tables to")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:
-        sys.exit(run_inside(arguments.only[0], arguments.processes[0], arguments.inside))
-    known = arguments.figures and arguments.figures.exists()
-    kept: dict[str, Counted] = json.loads(arguments.figures.read_text()) if known else {}
+        run_inside(arguments.only[0], arguments.processes[0], arguments.inside)
+        return
     figures: Figures = {}
     for name in arguments.only:
         figures[name] = {}
         for n in [1] if name == "single_device" else arguments.processes:
-            key = f"{name} {n}"
-            if key not in kept:
-                kept[key] = count(name, n)
-                print(key, {kind: f"{value / BYTES:.3f} P" for kind, value in kept[key].items()}, flush=True)
-            figures[name][n] = kept[key]
-            if arguments.figures:
-                arguments.figures.write_text(json.dumps(kept, indent=1))
+            figures[name][n] = count(name, n)
+            print(
+                f"{name} {n}", {kind: f"{value / BYTES:.3f} P" for kind, value in figures[name][n].items()}, flush=True
+            )
     tables = {"memory": memory_table(figures), "traffic": traffic_table(figures)}
     print("\n\n".join(tables.values()))
     if arguments.write:

@@ -104,7 +104,6 @@ class Row:
     borders: bool = False
 
     def make(self) -> Any:
-        """The strategy as an argument of Runtime."""
         if isinstance(self.strategy, str):
             return self.strategy
         (module, _, name), options = self.strategy[0].partition(":"), self.strategy[1]

@@ -57,12 +57,10 @@ class Run:
         self.text = torch.randint(VOCABULARY, (ITEMS, LENGTH + 1), generator=generator)
 
     def backward(self) -> None:
-        """Forward and backward pass."""
         scores = self.model(self.text[:, :-1])
         self.runtime.backward(cross_entropy(scores.flatten(0, 1), self.text[:, 1:].flatten()))
 
     def step(self) -> None:
-        """A whole step."""
         self.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -174,7 +172,6 @@ def _loopback_bytes() -> int:
 
 
 def main() -> None:
-    """Count, and let process 0 write it."""
     row, processes, out = ROWS[sys.argv[1]], int(sys.argv[2]), Path(sys.argv[3])
     machines = row.machines_of(processes)
     with Runtime(

@@ -3,7 +3,7 @@
     python estimates_worker.py PROCESSES OUT "MODEL STRATEGY PRECISION" ...
 
 is started by ``estimates.py``, once for each process; they train one after another what is named, and process 0 writes
-``OUT``. ``KEEP_TRACE`` is a folder where the last training's trace is kept.
+``OUT``.
 """
 
 from __future__ import annotations
@@ -44,12 +44,10 @@ class Classifier(Module):
         self.network, self.items, self.make = network, items, make
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The cross entropy."""
         inputs, targets = batch
         return cross_entropy(self.network(inputs), targets)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """AdamW."""
         return torch.optim.AdamW(self.parameters(), lr=1e-4)
 
     def train_dataloader(self) -> DataLoader[Any]:
@@ -67,7 +65,6 @@ class Residual(nn.Module):
         self.norms = nn.ModuleList([nn.BatchNorm2d(width), nn.BatchNorm2d(width)])
 
     def forward(self, image: Tensor) -> Tensor:
-        """An image of the same size."""
         hidden = torch.relu(self.norms[0](self.first(image)))
         return torch.relu(image + self.norms[1](self.second(hidden)))
 
@@ -76,7 +73,6 @@ class MeanOverTime(nn.Module):
     """The mean over the second dimension; of an LSTM, of its outputs."""
 
     def forward(self, found: Any) -> Tensor:
-        """The mean."""
         outputs: Tensor = found[0] if isinstance(found, tuple) else found
         return outputs.mean(1)
 
@@ -124,13 +120,11 @@ class LastStep(Callback):
     """Marks the last step in the trace."""
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
-        """See the base class."""
         if batch_idx == STEPS - 1:
             self.mark = record_function(MARK)
             self.mark.__enter__()  # type: ignore[no-untyped-call]
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """See the base class."""
         if batch_idx == STEPS - 1:
             self.mark.__exit__(None, None, None)
 
@@ -177,7 +171,7 @@ def train(model: str, strategy: str, precision: str, processes: int) -> int:
         torch.manual_seed(0)
         trainer.fit(MODELS[model]())
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(os.environ.get("KEEP_TRACE", directory)) / "trace.json"
+        path = Path(directory) / "trace.json"
         recorded.export_chrome_trace(str(path))
         return peak_in(json.loads(path.read_text()))
 

@@ -30,7 +30,6 @@ COMPUTED: set[str] = set()
 
 
 def note_dtype(module: nn.Module, inputs: object, output: Tensor) -> None:
-    """A hook of a layer."""
     if torch.is_grad_enabled():
         COMPUTED.add(f"{output.device.type} {str(output.dtype).removeprefix('torch.')}")
 
@@ -39,7 +38,6 @@ def note_dtype(module: nn.Module, inputs: object, output: Tensor) -> None:
 
 
 def network() -> nn.Module:
-    """Always with the same weights."""
     torch.manual_seed(1)
     made = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3))
     made[2].register_forward_hook(note_dtype)
@@ -47,7 +45,6 @@ def network() -> nn.Module:
 
 
 def data() -> TensorDataset:
-    """The samples."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(SAMPLES, 8, generator=generator)
     return TensorDataset(inputs, torch.randint(0, 3, (SAMPLES,), generator=generator))
@@ -59,12 +56,11 @@ def loader(batch_size: int = BATCH, **options: Any) -> DataLoader[Any]:
 
 
 def sgd(module: nn.Module) -> torch.optim.Optimizer:
-    """With momentum, so that a stale state would show."""
+    # With momentum, so that a stale state would show.
     return torch.optim.SGD(module.parameters(), lr=RATE, momentum=0.9)
 
 
 def final_loss(module: nn.Module) -> float:
-    """Of the weights, over all samples."""
     own = network()
     own.load_state_dict({name: tensor.detach().cpu() for name, tensor in module.state_dict().items()})
     inputs, targets = data().tensors
@@ -110,7 +106,6 @@ def language_model() -> Any:
 
 
 def language_loss(model: Any) -> float:
-    """Of the weights, over all sequences."""
     own = language_model()
     own.load_state_dict({name: tensor.detach().cpu() for name, tensor in model.state_dict().items()})
     batch = torch.stack([Sentences()[index]["input_ids"] for index in range(SAMPLES)])
@@ -150,11 +145,10 @@ def language_reference(devices: int, precision: str) -> float:
 # -- the front ends ----------------------------------------------------------------------------------------------------
 
 
-def core_trainer(devices: int, precision: str) -> tuple[int, float]:
-    """core.Trainer."""
-    from core import Module, Trainer
+def fit(trainer: Any, module: Any, batches: Any) -> tuple[int, float]:
+    """Train with core's or Lightning's ``trainer`` and a module derived from the class ``module``."""
 
-    class Classifier(Module):
+    class Classifier(module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.net = network()
@@ -165,23 +159,34 @@ def core_trainer(devices: int, precision: str) -> tuple[int, float]:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return sgd(self.net)
 
-    module = Classifier()
-    trainer = Trainer(
-        accelerator="acme",
-        devices=devices,
-        precision=precision,
-        max_epochs=EPOCHS,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module, loader())
-    return trainer.global_rank, final_loss(module.net)
+    classifier = Classifier()
+    trainer.fit(classifier, batches)
+    return trainer.global_rank, final_loss(classifier.net)
+
+
+QUIET: dict[str, Any] = {
+    "max_epochs": EPOCHS,
+    **dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False),
+}
+"""Arguments of both Trainers."""
+
+
+def loop(model: Any, optimizer: Any, batches: Any, backward: Callable[[Tensor], Any]) -> None:
+    for _ in range(EPOCHS):
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            backward(nn.functional.cross_entropy(model(inputs), targets))
+            optimizer.step()
+
+
+def core_trainer(devices: int, precision: str) -> tuple[int, float]:
+    from core import Module, Trainer
+
+    trainer = Trainer(accelerator="acme", devices=devices, precision=precision, **QUIET)
+    return fit(trainer, Module, loader())
 
 
 def core_runtime(devices: int, precision: str) -> tuple[int, float]:
-    """core.Runtime."""
     return _own_loop({"accelerator": "acme", "devices": devices, "precision": precision})
 
 
@@ -197,11 +202,7 @@ def _own_loop(arguments: dict[str, Any]) -> tuple[int, float]:
         assert runtime.device.type == "acme", runtime.device
         net = network()
         model, optimizer, batches = runtime.prepare(net, sgd(net), loader())
-        for _ in range(EPOCHS):
-            for inputs, targets in batches:
-                optimizer.zero_grad()
-                runtime.backward(nn.functional.cross_entropy(model(inputs), targets))
-                optimizer.step()
+        loop(model, optimizer, batches, runtime.backward)
         return runtime.process_index, final_loss(runtime.unwrap_model(model))
 
 
@@ -236,73 +237,40 @@ def torchrun(devices: int, precision: str) -> tuple[int, float]:
 
 
 def lightning_trainer(devices: int, precision: str) -> tuple[int, float]:
-    """Lightning's Trainer."""
     from lightning.pytorch import LightningModule
     from torch_hal_lightning import Trainer
 
-    class Classifier(LightningModule):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = network()
-
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return sgd(self.net)
-
-    module = Classifier()
-    trainer = Trainer(
-        accelerator="acme",
-        devices=devices,
-        precision=precision,
-        max_epochs=EPOCHS,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,  # Lightning's own shuffles
-    )
+    # Lightning's own sampler shuffles.
+    options: dict[str, Any] = {**QUIET, "use_distributed_sampler": False}
+    trainer = Trainer(accelerator="acme", devices=devices, precision=precision, **options)
     sampler: DistributedSampler[Any] = DistributedSampler(data(), devices, trainer.global_rank, shuffle=False)
-    trainer.fit(module, loader(sampler=sampler))
-    return trainer.global_rank, final_loss(module.net)
+    return fit(trainer, LightningModule, loader(sampler=sampler))
 
 
 def lightning_fabric(devices: int, precision: str) -> tuple[int, float]:
-    """Lightning's Fabric."""
     from torch_hal_lightning import Fabric
 
     fabric = Fabric(accelerator="acme", devices=devices, precision=precision)
     fabric.launch()
     net = network()
     model, optimizer = fabric.setup(net, sgd(net))
-    for _ in range(EPOCHS):
-        for inputs, targets in fabric.setup_dataloaders(loader()):
-            optimizer.zero_grad()
-            fabric.backward(nn.functional.cross_entropy(model(inputs), targets))
-            optimizer.step()
+    loop(model, optimizer, fabric.setup_dataloaders(loader()), fabric.backward)
     return fabric.global_rank, final_loss(net)
 
 
 def accelerate(devices: int, precision: str) -> tuple[int, float]:
-    """Accelerate."""
     from torch_hal_accelerate import Accelerator, deactivate
 
     accelerator = Accelerator(accelerator="acme", devices=devices, precision=precision)
     net = network()
     model, optimizer, batches = accelerator.prepare(net, sgd(net), loader())
-    for _ in range(EPOCHS):
-        for inputs, targets in batches:
-            optimizer.zero_grad()
-            accelerator.backward(nn.functional.cross_entropy(model(inputs), targets))
-            optimizer.step()
+    loop(model, optimizer, batches, accelerator.backward)
     rank = accelerator.process_index
     deactivate()
     return rank, final_loss(net)
 
 
 def transformers_trainer(devices: int, precision: str) -> tuple[int, float]:
-    """Transformers' Trainer."""
     from torch_hal_accelerate import activate
     from transformers import Trainer, TrainingArguments
 
@@ -317,7 +285,6 @@ def transformers_trainer(devices: int, precision: str) -> tuple[int, float]:
 
 
 def trl_sft(devices: int, precision: str) -> tuple[int, float]:
-    """TRL's SFTTrainer."""
     from datasets import Dataset as Table
     from tokenizers import Tokenizer, models
     from torch_hal_accelerate import activate
@@ -345,7 +312,6 @@ def trl_sft(devices: int, precision: str) -> tuple[int, float]:
 
 
 def _in_ray_train(config: dict[str, Any]) -> None:
-    """What a worker of Ray Train does."""
     COMPUTED.clear()
     rank, loss = _own_loop({"accelerator": "acme", "strategy": "ddp", "precision": config["precision"]})
     if rank == 0:

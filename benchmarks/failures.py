@@ -79,13 +79,11 @@ def kills(minutes: float, seeds: range, path: Path) -> str:
 
 
 def read_outcomes(path: Path) -> dict[int, Outcome]:
-    """By seed."""
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
     return {row.pop("seed"): Outcome(**row) for row in rows}
 
 
 def kills_table(done: dict[int, Outcome]) -> str:
-    """By strategy or launcher, and their sum."""
     outcomes: dict[str, list[Outcome]] = {setup: [] for setup in SETUPS}
     for seed, outcome in done.items():
         outcomes[Case.draw(seed).setup].append(outcome)
@@ -118,7 +116,6 @@ def kills_table(done: dict[int, Outcome]) -> str:
 
 
 def signals() -> str:
-    """The table of signals."""
     rows = ["| signal | to | " + " | ".join(MOMENTS.values()) + " |", "|---|---|" + "---|" * len(MOMENTS)]
     for kind in KINDS:
         for target in TARGETS:
@@ -156,7 +153,6 @@ def cell(line: str) -> str:
 
 
 def deaths() -> str:
-    """The table of launchers and ways to die."""
     rows = [
         "| launcher | rank 1 ends by | exit code | all gone after, s | cause, at the end |",
         "|---|---|---|---|---|",
@@ -187,7 +183,6 @@ def ways() -> str:
 
 
 def main() -> None:
-    """Run one of the four, and print or write its table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=("kills", "signals", "deaths", "ways"))
     parser.add_argument("--minutes", type=float, default=600.0, help="of kills; then no further one")

@@ -99,7 +99,6 @@ class Newcomer:
         return done.stdout
 
     def step(self, name: str, work: Callable[[], object]) -> float:
-        """Do something, and note its seconds and result."""
         began = time.monotonic()
         result = "works"
         try:
@@ -200,7 +199,6 @@ def hour(folder: Path, only: Sequence[str]) -> Found:
 
 
 def tables(found: Found) -> str:
-    """The results as Markdown."""
     aims = [f"| {name} | {seconds / 60:.1f} |" for name, seconds in found.seconds.items()]
     cells = [(name, f"{seconds:.0f}", result.replace("|", "\\|")) for name, seconds, result in found.steps]
     rows = [f"| {' | '.join(row)} |" for row in cells]

@@ -60,14 +60,12 @@ def follow(folder: Path, inherited: Mapping[str, str] = os.environ) -> list[tupl
 
 
 def table(steps: Sequence[tuple[str, float, str]]) -> str:
-    """The steps as Markdown."""
     rows = [f"| `{command}` | {seconds:.0f} | {said.strip('= ')} |" for command, seconds, said in steps]
     total = sum(seconds for _, seconds, _ in steps)
     return "\n".join(["| step | seconds | |", "|---|---|---|", *rows, f"| all | {total:.0f} | |"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Follow the page, and show how long it took."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the table into docs/vendors.md")
     options = parser.parse_args(arguments)

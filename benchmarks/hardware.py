@@ -76,7 +76,6 @@ def accelerators(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(suites: list[dict[str, Any]]) -> str:
-    """One row per accelerator and number of devices."""
     lines = [f"| accelerator | devices | runs on | {' | '.join(COLUMNS.values())} | torch | date |"]
     lines.append("|" + "---|" * (len(COLUMNS) + 5))
     for suite in suites:

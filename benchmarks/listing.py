@@ -1,7 +1,5 @@
 """Measures ``python -m core.list`` with 500 installed distributions, next to an empty module and importlib.metadata.
 
-Then a Plan with 20 plugins, with an empty cache of what plugins said and with a filled one.
-
 Usage: ``python benchmarks/listing.py [--runs N] [--distributions N]``. The commands run in turn, so that other load on
 the machine affects all of them alike; exits with 1 if the listing takes 8 ms longer than the empty module.
 """
@@ -33,32 +31,7 @@ for kind in ("accelerators", "strategies", "precisions", "checkpoint_ios", "clus
 """
 
 
-PLUGIN = """\
-from core.hookspecs import hookimpl
-from core.specs import AcceleratorSpec
-
-@hookimpl
-def core_accelerators():
-    return [AcceleratorSpec(name={name!r}, target="{name}.none:None_", detect="{name}.plugin:count")]
-
-def count():
-    return 0
-"""
-
-WITH_PLAN = """\
-import time
-from core.plan import Request, resolve
-
-request = Request.read()
-for _ in range(3):
-    before = time.perf_counter()
-    resolve(request)
-    print((time.perf_counter() - before) * 1e3)
-"""
-
-
 def main() -> int:
-    """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--runs", type=int, default=60, help="runs of each command (default 60)")
     parser.add_argument("--distributions", type=int, default=500, help="installed distributions (default 500)")
@@ -71,31 +44,7 @@ def main() -> int:
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         modules = {"empty module": "empty_module", "core.list": "core.list", "importlib.metadata": "with_importlib"}
         times = measure(modules, environ, options.runs)
-        report_plan(Path(directory))
     return report(times, options.distributions)
-
-
-def report_plan(directory: Path) -> None:
-    """Print the milliseconds of a Plan without plugins of others and with 20 of them."""
-    for plugins in (0, 20):
-        site = directory / f"plugins-{plugins}"
-        site.mkdir()
-        for name in (f"plugin_{number}" for number in range(plugins)):
-            (site / name).mkdir()
-            (site / name / "__init__.py").write_text("")
-            (site / name / "plugin.py").write_text(PLUGIN.format(name=name))
-            info = site / f"{name}-1.0.dist-info"
-            info.mkdir()
-            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n\n")
-            (info / "entry_points.txt").write_text(f"[core.accelerators]\n{name} = {name}.plugin\n")
-        environ = {**os.environ, "PYTHONPATH": str(site), "XDG_CACHE_HOME": str(directory / f"cache-{plugins}")}
-        command = [sys.executable, "-c", WITH_PLAN]
-        runs = [subprocess.run(command, env=environ, capture_output=True, text=True, check=True) for _ in range(2)]
-        cold, warm = ([float(line) for line in run.stdout.split()] for run in runs)
-        print(
-            f"Plan with {plugins} plugins: {cold[0]:.0f} ms with an empty cache, {warm[0]:.0f} ms with a filled one, "
-            f"{min(warm[1:]):.0f} ms for later Plans of the process"
-        )
 
 
 def make_site(site: Path, distributions: int) -> Path:

@@ -66,12 +66,10 @@ def run(mesh: Mapping[str, Any]) -> Found | None:
 
 
 def title(mesh: Mapping[str, Any]) -> str:
-    """A mesh as its arguments."""
     return ", ".join(f"{name}={size!r}" for name, size in mesh.items()) or "one process"
 
 
 def table(found: Mapping[str, Found | None]) -> str:
-    """In Markdown."""
     one = found["one process"]
     assert one is not None
     whole = sum(one["held"][0].values())
@@ -103,7 +101,6 @@ def difference(found: Found, expected: Found) -> float:
 
 
 def main() -> None:
-    """Run the meshes one after another."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="MESH", help="such as 'data=2, tensor=2'")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="where the table belongs")

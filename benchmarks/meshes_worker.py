@@ -40,7 +40,6 @@ class Embedding(nn.Module):
         self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
 
     def forward(self, text: Tensor) -> Tensor:
-        """Of shape ``(items, length, WIDTH)``."""
         embedded: Tensor = self.tokens(text) + self.places(positions(text.shape[1], text.device))
         return embedded
 
@@ -59,18 +58,15 @@ class Transformer(nn.Sequential):
 
 
 def parameters_of() -> int:
-    """How many the model has."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in Transformer().parameters())
 
 
 def loss_of(scores: Tensor, targets: Tensor) -> Tensor:
-    """The mean over all tokens."""
     return cross_entropy(scores.flatten(0, -2), targets.flatten())
 
 
 def batch_of(step: int) -> tuple[Tensor, Tensor]:
-    """For all processes together, the same in each."""
     text = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=torch.Generator().manual_seed(step))
     return text[:, :-1], text[:, 1:]
 
@@ -133,7 +129,6 @@ def train(runtime: Runtime) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train, and let process 0 write what was found."""
     mesh, processes, out = json.loads(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     if "pipeline" in mesh:
         mesh["microbatches"] = MICROBATCHES

@@ -13,18 +13,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import importlib.metadata
-import json
 import logging
 import os
-import platform
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from overhead_contenders import Contender, contenders
@@ -40,19 +35,16 @@ class Figures:
         step: Median of the contender.
         overhead: Median time in addition to the loop.
         quartiles: The first and the third of the same.
-        overhead_of_minima: The contender's best epoch less the loop's best.
         ratio: Median of the contender's time divided by the loop's.
     """
 
     step: float
     overhead: float
     quartiles: tuple[float, float]
-    overhead_of_minima: float
     ratio: float
 
 
 def main() -> int:
-    """Measure, print, and say whether the bars hold."""
     arguments = read_arguments()
     torch.set_num_threads(1)
     chosen = [one for one in contenders() if any(text.lower() in one.name.lower() for text in arguments.only)]
@@ -65,9 +57,6 @@ def main() -> int:
         for contender, times in zip(chosen, measured, strict=True)
     }
     print_table(chosen, {name: by_clock[arguments.clock] for name, by_clock in figures.items()}, arguments)
-    if arguments.json is not None:
-        rows = [{"name": c.name, "bar": c.bar, **{k: asdict(v) for k, v in figures[c.name].items()}} for c in chosen]
-        arguments.json.write_text(json.dumps({**conditions(arguments), "contenders": rows}, indent=1) + "\n")
     broken = [c.name for c in chosen if c.bar is not None and figures[c.name][arguments.clock].overhead > c.bar]
     if broken:
         print(f"over the limit: {', '.join(broken)}", file=sys.stderr)
@@ -75,29 +64,16 @@ def main() -> int:
 
 
 def read_arguments() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=at_least(1), default=10, help="runs of each contender (10)")
-    parser.add_argument("--steps", type=at_least(1), default=2000, help="steps per epoch (2000)")
-    parser.add_argument("--epochs", type=at_least(2), default=3, help="epochs per run; the last is not measured (3)")
+    parser.add_argument("--rounds", type=int, default=10, help="runs of each contender (10)")
+    parser.add_argument("--steps", type=int, default=2000, help="steps per epoch (2000)")
+    parser.add_argument("--epochs", type=int, default=3, help="epochs per run; the last is not measured (3)")
     parser.add_argument(
         "--clock", choices=CLOCKS[:-1], default="wall", help="wall time, or CPU time without other processes (wall)"
     )
     parser.add_argument("--only", nargs="+", metavar="TEXT", default=[""], help="contenders with TEXT in their name")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures, by both clocks, to FILE")
     parser.add_argument("--check", action="store_true", help="exit with 1 if torch-hal is over a limit")
     return parser.parse_args()
-
-
-def at_least(low: int) -> Callable[[str], int]:
-    """Reads a whole number from ``low``."""
-
-    def number(text: str) -> int:
-        if int(text) < low:
-            raise argparse.ArgumentTypeError(f"{text}: must be at least {low}")
-        return int(text)
-
-    return number
 
 
 def measure(chosen: list[Contender], rounds: int, epochs: int, steps: int) -> list[Tensor]:
@@ -144,19 +120,16 @@ def silence() -> Iterator[None]:
 
 
 def summarize(contender: Tensor, loop: Tensor) -> Figures:
-    """The figures, from the times of each epoch."""
     first, middle, third = torch.quantile(contender - loop, torch.tensor([0.25, 0.5, 0.75], dtype=loop.dtype)).tolist()
     return Figures(
         step=contender.quantile(0.5).item(),
         overhead=middle,
         quartiles=(first, third),
-        overhead_of_minima=(contender.min() - loop.min()).item(),
         ratio=(contender / loop).quantile(0.5).item(),
     )
 
 
 def print_table(chosen: list[Contender], figures: dict[str, Figures], arguments: argparse.Namespace) -> None:
-    """A line for each contender, in 80 columns."""
     epochs = arguments.rounds * (arguments.epochs - 1)
     print(f"µs a step by the {arguments.clock} clock; medians of {epochs} epochs of {arguments.steps} steps\n")
     print(f"{'':30}{'step':>6}{'over loop':>11}{'quartiles':>15}{'ratio':>7}{'bar':>7}")
@@ -166,17 +139,6 @@ def print_table(chosen: list[Contender], figures: dict[str, Figures], arguments:
         spread = f"{low:+.0f} to {high:+.0f}"
         bar = "" if contender.bar is None else f"<= {contender.bar:.0f}"
         print(f"{contender.name:30}{found.step:6.0f}{found.overhead:+11.1f}{spread:>15}{found.ratio:7.2f}{bar:>7}")
-
-
-def conditions(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the figures hold for."""
-    wanted = ("torch", "torch-hal", "lightning", "accelerate")
-    installed = {dist.name: dist.version for dist in importlib.metadata.distributions()}
-    return {
-        "python": platform.python_version(),
-        "versions": {name: installed[name] for name in wanted if name in installed},
-        **{name: getattr(arguments, name) for name in ("rounds", "epochs", "steps")},
-    }
 
 
 if __name__ == "__main__":

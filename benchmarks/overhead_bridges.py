@@ -28,7 +28,6 @@ Loop = Callable[[], float]
 
 
 def network() -> nn.Module:
-    """Small, so that what a front end adds shows."""
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
 
 
@@ -48,13 +47,11 @@ class Batches:
 
 
 def median(moments: list[float]) -> float:
-    """Of the steps after the first ones."""
     steps = [after - before for before, after in zip(moments[WARM_UP:], moments[WARM_UP + 1 :], strict=False)]
     return statistics.median(steps) * 1e6
 
 
 def lightning(kind: Any) -> float:
-    """A fit."""
     from lightning.pytorch import LightningModule
 
     return fit(kind, LightningModule, devices=1)
@@ -85,7 +82,6 @@ def fit(trainer: Any, module: Any, **arguments: Any) -> float:
 
 
 def fabric(kind: Any) -> float:
-    """A loop."""
     made = kind(accelerator="cpu", devices=1)
     net = network()
     model, optimizer = made.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
@@ -93,7 +89,6 @@ def fabric(kind: Any) -> float:
 
 
 def accelerate(kind: Any) -> float:
-    """A loop."""
     from accelerate.state import AcceleratorState
 
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -117,7 +112,6 @@ def ray_alone() -> float:
 
 
 def ray_runtime() -> float:
-    """The same loop with core.Runtime."""
     from core import Runtime
 
     with Runtime(accelerator="cpu", num_nodes="auto") as runtime:
@@ -127,7 +121,6 @@ def ray_runtime() -> float:
 
 
 def ray_trainer() -> float:
-    """core.Trainer in a worker of Ray Train."""
     from core import Module, Trainer
 
     return fit(Trainer, Module, num_nodes="auto")
@@ -182,7 +175,6 @@ def bridges() -> Iterator[tuple[str, list[tuple[float, float]]]]:
 
 
 def loop(model: Any, optimizer: Any, backward: Callable[[Tensor], Any]) -> float:
-    """Forward, backward, step."""
     moments = []
     for inputs, targets in batches():
         moments.append(time.perf_counter())
@@ -193,7 +185,6 @@ def loop(model: Any, optimizer: Any, backward: Callable[[Tensor], Any]) -> float
 
 
 def main() -> int:
-    """Take turns, and print the median differences."""
     warnings.simplefilter("ignore")
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -10,6 +10,7 @@ import importlib.util
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from overhead_task import AccumulatingLoop, Batch, HandWrittenLoop, MixedLoop, Task, sgd
@@ -45,7 +46,7 @@ def contenders() -> list[Contender]:
         Contender("torch-hal Runtime", runtime, bar=5),
         Contender("torch-hal Trainer, bare", trainer_bare, bar=25),
         Contender("torch-hal Trainer, all three", trainer_all_three, bar=80),
-        Contender("torch-hal Runtime, bf16-mixed", runtime_mixed, MixedLoop),
+        Contender("torch-hal Runtime, bf16-mixed", partial(runtime, precision="bf16-mixed"), MixedLoop),
         Contender("torch-hal Runtime, accumulate", runtime_accumulate, AccumulatingLoop, bar=15),
     ]
     if importlib.util.find_spec("lightning") is not None:
@@ -60,16 +61,33 @@ def contenders() -> list[Contender]:
     return found
 
 
-def plain(task: Task) -> nn.Module:
-    """By hand."""
-    model, criterion, loader = task.network(), nn.MSELoss(), task.loader()
-    optimizer = sgd(model)
+def own_loop(task: Task, backward: Callable[[Tensor], Any], model: Any, optimizer: Any, loader: Any) -> None:
+    """A loop as torch's tutorial has it, with a front end's backward."""
+    criterion = nn.MSELoss()
     for _ in range(task.epochs):
         for inputs, targets in loader:
             optimizer.zero_grad()
             loss = criterion(model(inputs), targets)
-            loss.backward()
+            backward(loss)
             optimizer.step()
+
+
+def accumulating_loop(task: Task, front: Any, model: Any, optimizer: Any, loader: Any) -> None:
+    """A step after every second batch, with the Runtime or Accelerate."""
+    criterion = nn.MSELoss()
+    for _ in range(task.epochs):
+        for inputs, targets in loader:
+            with front.accumulate(model):
+                loss = criterion(model(inputs), targets)
+                front.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def plain(task: Task) -> nn.Module:
+    """By hand."""
+    model = task.network()
+    own_loop(task, Tensor.backward, model, sgd(model), task.loader())
     return model
 
 
@@ -78,36 +96,18 @@ def plain(task: Task) -> nn.Module:
 
 def runtime(task: Task, make_optimizer: Callable[[nn.Module], Optimizer] = sgd, **arguments: Any) -> nn.Module:
     """Your own loop on the Runtime, which is given ``arguments`` in addition to the device."""
-    network, criterion = task.network(), nn.MSELoss()
+    network = task.network()
     runtime = Runtime(accelerator="cpu", devices=task.processes, **arguments)
-    model, optimizer, loader = runtime.prepare(network, make_optimizer(network), task.loader())
-    for _ in range(task.epochs):
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            loss = criterion(model(inputs), targets)
-            runtime.backward(loss)
-            optimizer.step()
+    own_loop(task, runtime.backward, *runtime.prepare(network, make_optimizer(network), task.loader()))
     runtime.teardown()
     return network
 
 
-def runtime_mixed(task: Task) -> nn.Module:
-    """The same in mixed precision."""
-    return runtime(task, precision="bf16-mixed")
-
-
 def runtime_accumulate(task: Task) -> nn.Module:
     """A step after every second batch."""
-    network, criterion = task.network(), nn.MSELoss()
+    network = task.network()
     runtime = Runtime(accelerator="cpu", devices=1, gradient_accumulation_steps=2)
-    model, optimizer, loader = runtime.prepare(network, sgd(network), task.loader())
-    for _ in range(task.epochs):
-        for inputs, targets in loader:
-            with runtime.accumulate(model):
-                loss = criterion(model(inputs), targets)
-                runtime.backward(loss)
-                optimizer.step()
-                optimizer.zero_grad()
+    accumulating_loop(task, runtime, *runtime.prepare(network, sgd(network), task.loader()))
     runtime.teardown()
     return network
 
@@ -158,14 +158,7 @@ def trainer_all_three(task: Task) -> nn.Module:
     """The Trainer with progress bar, a checkpoint each epoch, and the loss logged each step."""
     module = LoggedRegression(task.network())
     with tempfile.TemporaryDirectory() as directory:
-        trainer = Trainer(
-            accelerator="cpu",
-            devices=1,
-            max_epochs=task.epochs,
-            enable_checkpointing=True,
-            enable_progress_bar=True,
-            default_root_dir=directory,
-        )
+        trainer = Trainer(accelerator="cpu", devices=1, max_epochs=task.epochs, default_root_dir=directory)
         trainer.fit(module, task.loader())
     return module.network
 
@@ -174,18 +167,11 @@ def trainer_all_three(task: Task) -> nn.Module:
 
 
 def accelerate(task: Task) -> nn.Module:
-    """Your own loop on Accelerate."""
     from accelerate import Accelerator
 
-    network, criterion = task.network(), nn.MSELoss()
+    network = task.network()
     accelerator = Accelerator(cpu=True)
-    model, optimizer, loader = accelerator.prepare(network, sgd(network), task.loader())
-    for _ in range(task.epochs):
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            loss = criterion(model(inputs), targets)
-            accelerator.backward(loss)
-            optimizer.step()
+    own_loop(task, accelerator.backward, *accelerator.prepare(network, sgd(network), task.loader()))
     return network
 
 
@@ -193,33 +179,19 @@ def accelerate_accumulate(task: Task) -> nn.Module:
     """A step after every second batch, on Accelerate."""
     from accelerate import Accelerator
 
-    network, criterion = task.network(), nn.MSELoss()
+    network = task.network()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    model, optimizer, loader = accelerator.prepare(network, sgd(network), task.loader())
-    for _ in range(task.epochs):
-        for inputs, targets in loader:
-            with accelerator.accumulate(model):
-                loss = criterion(model(inputs), targets)
-                accelerator.backward(loss)
-                optimizer.step()
-                optimizer.zero_grad()
+    accumulating_loop(task, accelerator, *accelerator.prepare(network, sgd(network), task.loader()))
     return network
 
 
 def fabric(task: Task) -> nn.Module:
-    """Your own loop on Fabric."""
     from lightning.fabric import Fabric
 
-    network, criterion = task.network(), nn.MSELoss()
+    network = task.network()
     fabric = Fabric(accelerator="cpu", devices=1)
     model, optimizer = fabric.setup(network, sgd(network))
-    loader = fabric.setup_dataloaders(task.loader())
-    for _ in range(task.epochs):
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            loss = criterion(model(inputs), targets)
-            fabric.backward(loss)
-            optimizer.step()
+    own_loop(task, fabric.backward, model, optimizer, fabric.setup_dataloaders(task.loader()))
     return network
 
 
@@ -246,8 +218,6 @@ def lightning_all_three(task: Task) -> nn.Module:
             max_epochs=task.epochs,
             logger=False,
             enable_model_summary=False,
-            enable_checkpointing=True,
-            enable_progress_bar=True,
             default_root_dir=directory,
         )
         trainer.fit(module, task.loader())
@@ -256,7 +226,6 @@ def lightning_all_three(task: Task) -> nn.Module:
 
 
 def lightning_module(task: Task, logged: bool) -> Any:
-    """The network as a LightningModule."""
     from lightning.pytorch import LightningModule
 
     class LightningRegression(LightningModule):  # type: ignore[misc]

@@ -2,32 +2,10 @@
 
     python benchmarks/overhead_engines.py --check
     python benchmarks/overhead_engines.py --only fsdp deepspeed --processes 2 --write docs/strategies.md
-    python benchmarks/overhead_engines.py --json figures.json --continue
 
 As in `overhead.py`: the Runtime, or the Trainer with everything disabled, trains with a strategy, and in the same
-processes the engine driven by hand takes turns with it, step by step. With one process, the process group has one
-member, and the engine's own code is measured. With two, both processes take turns at the same step, so that both sides
-wait for the other process alike. Each run must end with the same bits as the engine by hand, unless the engine is not
-deterministic.
-
-Of equal engines in one process, the one created last is the fastest, by up to 2 % of a step. So there is a control:
-runs with the engine by hand in the front end's place. The overhead of a front end is the difference from the control;
-the control's difference from 0 shows the size of that effect.
-
-A run counts once, with the median of its epochs, and an epoch with the median of its steps: the epochs of a process
-share its memory layout, and runs differ far more than the epochs of one run. A front end's figure is the median of all
-differences between one of its runs and one of the control's (Hodges and Lehmann, "Estimates of location based on rank
-tests", 1963), with the 95 % confidence interval of Mann and Whitney's test. Rows whose interval reaches over the limit
-are measured in further rounds, with their control; all rounds count. The limit is met if the whole interval is below.
-
-A shared machine changes its speed between runs, at times by a factor of two, and software times change with it. So
-times are relative to the engine by hand: a run's overhead, as a share of the engine's step, is converted at the median
-speed of the row's runs, for front ends and control alike.
-
-The limit applies to the CPU time of the thread that runs the loop, which other work on the machine hardly affects.
-DeepSpeed's engine takes milliseconds of a step in the three calls that both sides make, and these vary by more than the
-limit; Horovod's polls for the other process on that thread. For these engines the limit applies to the time outside
-these calls, and the table also has the whole step. Engines that are not installed are named and left out.
+processes the engine driven by hand takes turns with it, step by step. `README.md` describes the method. Engines that
+are not installed are named and left out.
 """
 
 from __future__ import annotations
@@ -36,21 +14,22 @@ import argparse
 import gc
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from statistics import NormalDist
 
 import torch
-from overhead import at_least, conditions, silence
+from overhead import silence
 from overhead_contenders import runtime, trainer_bare
-from overhead_engines_figures import CONFIDENCE, CONTROL, FEWEST, Figures, Row, control_of, figures_of, run_of, spread
-from overhead_hands import ENGINES, beside_itself
+from overhead_hands import ENGINES, Engine, beside_itself
 from overhead_task import CLOCKS, Task, own_numbers
 from pages import write_between
 from torch import Tensor
@@ -60,12 +39,58 @@ STRETCH = 1
 """Steps between two turns: the machine is then most alike for the two. Two processes wait for each other as the machine
 lets them, which changes within milliseconds: at five steps a turn, an epoch's figure varies four times as much."""
 FRONT_ENDS = ("Runtime", "Trainer")
+CONFIDENCE = 0.95
+FEWEST = 4
+"""Runs, of which two samples can be told apart with that confidence: of three there is no such interval."""
+CONTROL = "by hand"
+"""In a front end's place: the engine by hand."""
 SECONDS = 300
 """That one run of an engine may take."""
 
 
+@dataclass(frozen=True)
+class Row:
+    """What is measured in separate processes.
+
+    Attributes:
+        engine: Which.
+        front_end: Its name, or :data:`CONTROL`.
+        processes: How many.
+    """
+
+    engine: Engine
+    front_end: str
+    processes: int
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.engine.name}, {self.front_end}, {self.processes} process(es)"
+
+    @property
+    def has_bar(self) -> bool:
+        """Whether it is the Runtime: the Trainer has its own modules for the engine to go through."""
+        return self.front_end == "Runtime"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What all runs gave for a row by one clock, in microseconds a step at the median speed.
+
+    Attributes:
+        step: The engine by hand in the quickest run, in the median one, and in the slowest.
+        overhead: What the front end takes beyond the control; of the control, median beyond the engine by hand.
+        interval: Where that is, with the confidence of :data:`CONFIDENCE`; for the control, its quartiles.
+        runs: How many there were.
+    """
+
+    step: tuple[float, float, float]
+    overhead: float
+    interval: tuple[float, float]
+    runs: int
+
+
 def main() -> int:
-    """Measure, print, and say whether the bar holds."""
     arguments = read_arguments()
     if arguments.worker is not None:
         return work(arguments)
@@ -73,14 +98,11 @@ def main() -> int:
     if not rows:
         print(f"--only: no engine that is installed has any of {arguments.only} in its name", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, ask_to_end)
-    runs = measure(rows, earlier_runs(rows, arguments), arguments)
-    figures = figures_of(runs)
+    figures = measure(rows, arguments)
     table = "\n".join(lines(figures, arguments))
     print(table)
     if arguments.write is not None:
         write_between(arguments.write, "overhead", table)
-    write_json(runs, figures, arguments)
     broken = not_below_the_bar(figures, arguments.clock)
     if broken:
         names = "; ".join(row.name for row in broken)
@@ -88,46 +110,22 @@ def main() -> int:
     return 1 if broken and arguments.check else 0
 
 
-class AskedToEnd(Exception):
-    """By a signal, which an exception makes end the run that is under way."""
-
-
-def ask_to_end(*_: object) -> None:
-    """What SIGTERM does."""
-    raise AskedToEnd
-
-
 def read_arguments() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=at_least(FEWEST), default=5, help=f"runs per row, from {FEWEST} (5)")
-    parser.add_argument("--more", type=at_least(0), default=20, help="further rounds for rows over the limit (20)")
-    parser.add_argument("--steps", type=at_least(STRETCH), default=100, help="steps per epoch (100)")
-    parser.add_argument("--epochs", type=at_least(3), default=8, help="epochs per run, first and last not measured (8)")
-    parser.add_argument(
-        "--clock",
-        choices=CLOCKS,
-        default="outside",
-        help="clock for the limit (outside: the loop's thread, without the engine's own calls)",
-    )
+    parser.add_argument("--rounds", type=int, default=5, help=f"runs per row, from {FEWEST} (5)")
+    parser.add_argument("--more", type=int, default=20, help="further rounds for rows over the limit (20)")
+    parser.add_argument("--steps", type=int, default=100, help="steps per epoch (100)")
+    parser.add_argument("--epochs", type=int, default=8, help="epochs per run, first and last not measured (8)")
+    parser.add_argument("--clock", choices=CLOCKS, default="outside", help="clock for the limit (outside)")
     parser.add_argument("--only", nargs="+", metavar="TEXT", default=[""], help="engines with TEXT in their name")
-    parser.add_argument("--processes", nargs="+", type=at_least(1), default=[1, 2], help="numbers of processes (1 2)")
-    parser.add_argument("--front-ends", nargs="+", choices=FRONT_ENDS, default=FRONT_ENDS, help="front ends (all)")
+    parser.add_argument("--processes", nargs="+", type=int, default=[1, 2], help="numbers of processes (1 2)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the table between its markers in FILE")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs and figures to FILE, after each run")
-    parser.add_argument(
-        "--continue", dest="go_on", action="store_true", help="continue with the runs in the file of --json"
-    )
     parser.add_argument("--check", action="store_true", help=f"exit with 1 if a row is not below {BAR:.0f}")
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.go_on and (arguments.json is None or not arguments.json.exists()):
-        parser.error("--continue: there is no file of --json")
-    return arguments
+    return parser.parse_args()
 
 
 def chosen(arguments: argparse.Namespace) -> list[Row]:
-    """The rows of the table."""
     named = [one for one in ENGINES if any(text.lower() in one.name.lower() for text in arguments.only)]
     for engine in named:
         if engine.missing:
@@ -137,38 +135,26 @@ def chosen(arguments: argparse.Namespace) -> list[Row]:
         Row(engine, front_end, processes)
         for processes in arguments.processes
         for engine in installed
-        for front_end in (CONTROL, *arguments.front_ends)
+        for front_end in (CONTROL, *FRONT_ENDS)
     ]
 
 
 # -- all runs ------------------------------------------------------------------------------------------------------
 
 
-def measure(
-    rows: list[Row], earlier: dict[Row, list[Tensor]], arguments: argparse.Namespace
-) -> dict[Row, list[Tensor]]:
-    """Run all rows as often as asked, ``earlier`` runs included, then those not shown to be below the bar again.
-
-    Raises:
-        SystemExit: Asked to end while there are too few runs of a row.
-    """
-    measured = {row: list(earlier[row]) for row in rows}
-    try:
-        while due := rows_due(measured, arguments):
-            for row in due:
-                measured[row].append(run(row, arguments))
-                write_json(measured, {}, arguments)  # whatever becomes of the next run
-            print(f"measured {len(due)} row(s)", file=sys.stderr)
-    except AskedToEnd:
-        if min(map(len, measured.values())) < FEWEST:
-            raise SystemExit("ended before there were runs enough for a table") from None
-        print("interrupted: the table has all complete runs", file=sys.stderr)
-    return measured
+def measure(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, dict[str, Figures]]:
+    """Run all rows as often as asked, then those not shown to be below the bar again."""
+    measured: dict[Row, list[Tensor]] = {row: [] for row in rows}
+    while due := rows_due(measured, arguments):
+        for row in due:
+            measured[row].append(run(row, arguments))
+        print(f"measured {len(due)} row(s)", file=sys.stderr)
+    return figures_of(measured)
 
 
 def rows_due(measured: dict[Row, list[Tensor]], arguments: argparse.Namespace) -> list[Row]:
     """Those to run next: what has too few runs, else what is not shown to be below the bar, with its control."""
-    too_few = [row for row, runs in measured.items() if len(runs) < arguments.rounds]
+    too_few = [row for row, runs in measured.items() if len(runs) < max(arguments.rounds, FEWEST)]
     if too_few:
         return too_few
     figures = figures_of(measured)
@@ -250,60 +236,65 @@ def work(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# -- the file ------------------------------------------------------------------------------------------------------
+# -- the figures ---------------------------------------------------------------------------------------------------
 
 
-def write_json(
-    runs: dict[Row, list[Tensor]], figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace
-) -> None:
-    """All runs, with the figures that come from them where there are any, to the file of ``--json`` if one is named."""
-    if arguments.json is None:
-        return
-    found = [
-        {
-            "name": row.name,
-            **{clock: asdict(figure) for clock, figure in figures.get(row, {}).items()},
-            "runs": [run.tolist() for run in taken],
-        }
-        for row, taken in runs.items()
-    ]
-    partial = arguments.json.with_name(f"{arguments.json.name}.part")
-    partial.write_text(json.dumps({**conditions(arguments), "rows": found}, indent=1) + "\n")
-    partial.replace(arguments.json)
+def control_of(row: Row) -> Row:
+    """The row that it is compared with."""
+    return replace(row, front_end=CONTROL)
 
 
-def earlier_runs(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, list[Tensor]]:
-    """What the file of ``--json`` has of these rows, with ``--continue``.
+def run_of(epochs: Tensor) -> Tensor:
+    """A run's figures from its epochs', of shape ``(epochs, 2, clocks)``: what is beyond the hand, its median."""
+    by_hand = epochs[:, 1].quantile(0.5, dim=0)
+    return torch.stack([by_hand + (epochs[:, 0] - epochs[:, 1]).quantile(0.5, dim=0), by_hand])
 
-    Raises:
-        SystemExit: It was measured otherwise, or has other rows, which would be lost.
-    """
-    if not arguments.go_on:
-        return {row: [] for row in rows}
-    found = json.loads(arguments.json.read_text())
-    own = {name: value for name, value in conditions(arguments).items() if name != "rounds"}
-    theirs = {name: found[name] for name in own}
-    if theirs != own:
-        raise SystemExit(f"--continue: {arguments.json} is of {theirs}. Valid: a file of {own}")
-    others = {one["name"] for one in found["rows"]} - {row.name for row in rows}
-    if others:
-        raise SystemExit(f"--continue: {arguments.json} has rows that are not selected: {sorted(others)}")
-    runs = {one["name"]: [torch.tensor(run, dtype=torch.float64) for run in one["runs"]] for one in found["rows"]}
-    return {row: runs.get(row.name, []) for row in rows}
+
+def figures_of(runs: dict[Row, list[Tensor]]) -> dict[Row, dict[str, Figures]]:
+    """Of each row's runs, each of shape ``(2, clocks)``: the figures by each clock."""
+    times = {row: torch.stack(taken) for row, taken in runs.items()}
+    shares = {row: (taken[:, 0] - taken[:, 1]) / taken[:, 1] for row, taken in times.items()}
+    figures: dict[Row, dict[str, Figures]] = {}
+    for row in runs:
+        alike = [taken[:, 1] for one, taken in times.items() if control_of(one) == control_of(row)]
+        steps = torch.cat(alike).quantile(torch.tensor([0, 0.5, 1], dtype=torch.float64), dim=0)
+        figures[row] = {}
+        for index, clock in enumerate(CLOCKS):
+            quickest, median, slowest = steps[:, index].tolist()
+            own = shares[row][:, index] * median
+            if row.front_end == CONTROL:
+                low, overhead, high = own.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=own.dtype)).tolist()
+            else:
+                low, overhead, high = shift(own, shares[control_of(row)][:, index] * median)
+            figures[row][clock] = Figures((quickest, median, slowest), overhead, (low, high), len(own))
+    return figures
+
+
+def shift(values: Tensor, control: Tensor) -> tuple[float, float, float]:
+    """By how much ``values`` lie above ``control``, vectors of two samples: lower bound, estimate, upper bound."""
+    differences = (values[:, None] - control[None]).flatten().sort().values
+    rank = rank_of_bound(len(values), len(control))
+    return differences[rank - 1].item(), differences.quantile(0.5).item(), differences[-rank].item()
+
+
+def rank_of_bound(count: int, others: int) -> int:
+    """Which of the differences between two samples, from below and from above, bounds their shift."""
+    # The normal approximation of Mann and Whitney's statistic; 0 where the samples are too small.
+    deviation = math.sqrt(count * others * (count + others + 1) / 12)
+    return max(0, int(count * others / 2 - NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * deviation))
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
 
 
 def lines(figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace) -> Iterator[str]:
-    """The table, in Markdown."""
     yield f"µs per step, from runs of {arguments.epochs - 2} times {arguments.steps} steps, at their median speed; in"
     yield f"brackets the {CONFIDENCE:.0%} confidence interval, or the control's quartiles. Step: the engine driven by"
     yield f"hand, in the fastest, the median and the slowest run. Limit for the Runtime: {BAR:.0f}, by the clock"
     yield f"`{arguments.clock}`."
     yield ""
     clocks = list(dict.fromkeys((arguments.clock, "thread", "wall")))
-    shown = [(CONTROL, arguments.clock), *itertools.product(arguments.front_ends, clocks)]
+    shown = [(CONTROL, arguments.clock), *itertools.product(FRONT_ENDS, clocks)]
     step_clock = "thread" if arguments.clock == "outside" else arguments.clock
     columns = " | ".join(f"{'control' if front_end == CONTROL else front_end}, {clock}" for front_end, clock in shown)
     yield f"| strategy | by hand | processes | runs | step | {columns} |"
@@ -315,6 +306,11 @@ def lines(figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace)
             whole = figures[Row(engine, CONTROL, processes)][step_clock]
             step = ", ".join(f"{one:.0f}" for one in whole.step)
             yield f"| {engine.name} | {engine.hand} | {processes} | {whole.runs} | {step} | {cells} |"
+
+
+def spread(found: Figures) -> str:
+    low, high = found.interval
+    return f"{found.overhead:+.1f} ({low:+.0f} to {high:+.0f})"
 
 
 if __name__ == "__main__":

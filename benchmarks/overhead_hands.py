@@ -73,7 +73,6 @@ class Engine:
 
     @property
     def missing(self) -> list[str]:
-        """What it needs and is not installed."""
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
 
@@ -99,7 +98,6 @@ def beside_itself(task: Task, engine: Engine) -> nn.Module:
 
 
 def ddp(network: nn.Module, loader: Loader, **options: Any) -> Loop:
-    """DistributedDataParallel."""
     return Loop(network, loader, DistributedDataParallel(network, **options))
 
 
@@ -129,7 +127,6 @@ class DeepSpeedLoop(Loop):
     """The engine runs forward and backward passes and steps; gradients are cleared by its step."""
 
     def take(self, steps: int) -> None:
-        """Train on the next batches."""
         engine, criterion = self.model, self.criterion
         for inputs, targets in self.stretch(steps):
             loss = criterion(engine(inputs), targets)
@@ -158,7 +155,6 @@ def deepspeed(network: nn.Module, loader: Loader, stage: int) -> Loop:
 
 
 def horovod(network: nn.Module, loader: Loader) -> Loop:
-    """``DistributedOptimizer``."""
     hvd = import_module("horovod.torch")
     hvd.broadcast_parameters(network.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(sgd(network), named_parameters=network.named_parameters())
@@ -191,7 +187,6 @@ class Algorithm:
         return self.threads.submit(partial(self.algorithm.reduce, ready), ready.values).then(lambda done: done.value())
 
     def close(self) -> None:
-        """End its threads."""
         self.threads.close(failed=False)
         self.algorithm.disconnect()
 
@@ -207,7 +202,6 @@ class GradientLoop(Loop):
         super().__init__(network, loader, model, optimizer)
 
     def close(self) -> None:
-        """End the algorithm's threads."""
         self.own.close()
 
 
@@ -221,7 +215,6 @@ class WeightLoop(Loop):
         self.replica.start()
 
     def take(self, steps: int) -> None:
-        """Train on the next batches."""
         model, criterion, optimizer, replica = self.model, self.criterion, self.optimizer, self.replica
         for inputs, targets in self.stretch(steps):
             optimizer.zero_grad()
@@ -235,20 +228,16 @@ class WeightLoop(Loop):
             replica.after_step()
 
     def close(self) -> None:
-        """End what runs alongside."""
         self.replica.close(failed=False)
         self.own.close()
 
 
 def qadam_optimizer(network: nn.Module) -> Optimizer:
-    """What qadam works with."""
     made: Optimizer = import_module("torch_hal_bagua").QAdamOptimizer(network.parameters(), warmup_steps=100)
     return made
 
 
 def bagua(algorithm: str, hand: str, by_hand: Callable[[nn.Module, Loader], Loop], **rest: Any) -> Engine:
-    """An entry of the table."""
-
     def strategy() -> Any:
         options = {} if algorithm == "async" else {"hierarchical": False}
         return import_module("torch_hal_bagua").BaguaStrategy(algorithm, **options)
@@ -266,13 +255,10 @@ def on_gradients(name: str, make_optimizer: Callable[[nn.Module], Optimizer] = s
 
 
 def on_weights(name: str, **rest: Any) -> Engine:
-    """An algorithm that brings weights together."""
     return bagua(name, "the algorithm called in the loop", partial(WeightLoop, name=name), **rest)
 
 
 def deepspeed_stage(stage: int) -> Engine:
-    """DeepSpeed at a stage of ZeRO."""
-
     def strategy() -> Any:
         return import_module("torch_hal_deepspeed").DeepSpeedStrategy(stage=stage)
 

@@ -1,8 +1,8 @@
 """The task of each front end, and how its time is measured.
 
 Reading a batch is the one part of a training step that no front end replaces, so the clocks are there. Before every few
-batches the front end is held, and the loop written by hand takes the same batches: whatever else goes on in the machine
-goes on for both, and what one step differs by can be told to a microsecond on a busy machine.
+batches the front end waits, and the loop written by hand takes the same batches, so that other work of the machine
+affects both.
 """
 
 from __future__ import annotations
@@ -77,7 +77,6 @@ class Task(Dataset[Batch]):
         """What the loop by hand has ended with: all numbers of its network, flat."""
 
     def network(self) -> nn.Module:
-        """The same network each time."""
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), nn.Linear(FEATURES, 1))
 
@@ -119,7 +118,6 @@ class Task(Dataset[Batch]):
 
     @property
     def _stretches(self) -> int:
-        """How many there are in an epoch."""
         return -(-self.steps // self._stretch)
 
     def times(self) -> tuple[Tensor, Tensor]:
@@ -189,7 +187,6 @@ def leave_out(owner: Any, name: str) -> None:
 
 
 def _now() -> tuple[int, ...]:
-    """What each clock says, in nanoseconds."""
     thread = time.thread_time_ns()
     return time.perf_counter_ns(), time.process_time_ns(), thread, thread - _LeftOut.spent
 
@@ -217,15 +214,12 @@ class HandWrittenLoop:
         self._epoch: Iterator[Any]
 
     def start_epoch(self) -> None:
-        """Begin again with the first batch."""
         self._epoch = iter(self.loader)
 
     def stretch(self, steps: int) -> Iterator[Any]:
-        """The next batches, so many."""
         return itertools.islice(self._epoch, steps)
 
     def take(self, steps: int) -> None:
-        """Train on the next batches."""
         model, criterion, optimizer = self.model, self.criterion, self.optimizer
         for inputs, targets in self.stretch(steps):
             optimizer.zero_grad()
@@ -241,14 +235,12 @@ class MixedLoop(HandWrittenLoop):
     """The forward pass in bfloat16, as torch's autocast has it; the loss in float32."""
 
     def take(self, steps: int) -> None:
-        """Train on the next batches."""
         model, criterion, optimizer = self.model, self.criterion, self.optimizer
         for inputs, targets in self.stretch(steps):
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 outputs = model(inputs)
-            loss = criterion(outputs.float(), targets)
-            loss.backward()
+            criterion(outputs.float(), targets).backward()
             optimizer.step()
 
 
@@ -258,12 +250,10 @@ class AccumulatingLoop(HandWrittenLoop):
     _batches = 0
 
     def take(self, steps: int) -> None:
-        """Train on the next batches."""
         model, criterion, optimizer = self.model, self.criterion, self.optimizer
         for inputs, targets in self.stretch(steps):
             self._batches += 1
-            loss = criterion(model(inputs), targets) / 2
-            loss.backward()
+            (criterion(model(inputs), targets) / 2).backward()
             if self._batches % 2 == 0:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -284,5 +274,4 @@ def _local(parameter: Any, rank: int) -> Tensor:
 
 
 def sgd(network: nn.Module) -> Optimizer:
-    """The optimizer of all."""
     return torch.optim.SGD(network.parameters(), lr=0.01)

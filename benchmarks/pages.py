@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
-__all__ = ["write_between"]
+__all__ = ["versions", "write_between"]
 
 
 def write_between(page: Path, name: str, text: str) -> None:
@@ -24,3 +26,12 @@ def write_between(page: Path, name: str, text: str) -> None:
     if not begun or not ended:
         raise SystemExit(f"{page}: no {begin} with {end} after it")
     page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}", "utf-8")
+
+
+def versions(*names: str) -> str:
+    """Those of the packages that are installed, with their versions."""
+    found = []
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    return ", ".join(found)

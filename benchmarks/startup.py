@@ -1,7 +1,7 @@
 """Measures how long a script takes to start: the import, the first step on one process, the whole script on two.
 
     python benchmarks/startup.py
-    python benchmarks/startup.py --rounds 5 --json startup.json
+    python benchmarks/startup.py --rounds 5
 
 Each run is a new process, and the front ends take turns, round after round; the table has the medians. "by hand" and
 Accelerate are started by torchrun on two processes, the others start their processes themselves.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import statistics
 import subprocess
@@ -62,16 +61,13 @@ def run(name: str, devices: int) -> dict[str, float]:
         "first step": float(said["stepped"]),
         "whole": seconds,
         "CPU": cpu,
-        "dynamo": said["dynamo"] == "True",
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each (default: 3)")
     parser.add_argument("--only", nargs="+", default=NAMES, metavar="NAME", help=f"of {', '.join(NAMES)}")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     options = parser.parse_args(arguments)
     names = [name for name in options.only if importlib.util.find_spec(NEEDS.get(name, "torch")) is not None]
     figures: dict[str, dict[str, list[float]]] = {name: {column: [] for column in COLUMNS} for name in names}
@@ -92,8 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{name:<12}" + "".join(f"{statistics.median(row[c]):14.2f}" if row[c] else f"{'':14}" for c in COLUMNS))
     for name in dict.fromkeys(aborted):
         print(f"{name}: {aborted.count(name)} run(s) on two processes aborted at their end, and were repeated")
-    if options.json:
-        Path(options.json).write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

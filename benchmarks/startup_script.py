@@ -23,14 +23,12 @@ def main(name: str, devices: int) -> None:
     done = STEPS[name](devices, lambda: times.setdefault("imported", since_start()))
     times["stepped"] = since_start()
     if done:
-        times["dynamo"] = "torch._dynamo" in sys.modules
         print(*(f"{key}={value}" for key, value in times.items()), flush=True)
     if name == "by hand":
         os._exit(0)  # torch aborts now and then when the interpreter ends after a collective
 
 
 def network() -> Any:
-    """A network, its optimizer, and a batch."""
     import torch
 
     model = torch.nn.Linear(8, 1)
@@ -42,16 +40,16 @@ def plain(devices: int, imported: Any) -> bool:
     import torch
 
     imported()
-    if devices > 1:
-        torch.distributed.init_process_group("gloo")
     model, optimizer, inputs = network()
-    if devices > 1:
-        model = torch.nn.parallel.DistributedDataParallel(model)
-    model(inputs).sum().backward()
+    if devices == 1:
+        model(inputs).sum().backward()
+        optimizer.step()
+        return True
+    torch.distributed.init_process_group("gloo")
+    torch.nn.parallel.DistributedDataParallel(model)(inputs).sum().backward()
     optimizer.step()
-    is_first = devices == 1 or torch.distributed.get_rank() == 0
-    if devices > 1:
-        torch.distributed.destroy_process_group()
+    is_first = torch.distributed.get_rank() == 0
+    torch.distributed.destroy_process_group()
     return is_first
 
 
@@ -64,7 +62,6 @@ def nothing(devices: int, imported: Any) -> bool:
 
 
 def runtime(devices: int, imported: Any) -> bool:
-    """Our own loop."""
     from core import Runtime
 
     imported()
@@ -77,14 +74,11 @@ def runtime(devices: int, imported: Any) -> bool:
 
 
 def trainer(devices: int, imported: Any) -> bool:
-    """Our Trainer."""
-    import torch
-
     from core import Module, Trainer
 
     imported()
     run = Trainer(accelerator="cpu", devices=devices, max_epochs=1, logger=False, enable_checkpointing=False, **QUIET)
-    run.fit(small(Module)(), torch.utils.data.DataLoader(small_data(), batch_size=4))
+    run.fit(small(Module)(), loader())
     return run.is_global_zero
 
 
@@ -102,7 +96,6 @@ def accelerate(devices: int, imported: Any) -> bool:
 
 
 def fabric(devices: int, imported: Any) -> bool:
-    """Fabric."""
     from lightning.fabric import Fabric
 
     imported()
@@ -116,28 +109,26 @@ def fabric(devices: int, imported: Any) -> bool:
 
 
 def lightning(devices: int, imported: Any) -> bool:
-    """Lightning's Trainer."""
-    import torch
     from lightning.pytorch import LightningModule, Trainer
 
     imported()
     run = Trainer(accelerator="cpu", devices=devices, max_epochs=1, logger=False, enable_checkpointing=False, **QUIET)
-    run.fit(small(LightningModule)(), torch.utils.data.DataLoader(small_data(), batch_size=4))
+    run.fit(small(LightningModule)(), loader())
     return bool(run.is_global_zero)
 
 
-def small_data() -> Any:
+def loader() -> Any:
     """Eight rows."""
     import torch
 
-    return torch.ones(8, 8)
+    rows: Any = torch.ones(8, 8)
+    return torch.utils.data.DataLoader(rows, batch_size=4)
 
 
 QUIET: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False}
 
 
 def small(base: Any) -> Any:
-    """A module for a Trainer."""
     import torch
 
     class Net(base):  # type: ignore[misc]

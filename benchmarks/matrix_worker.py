@@ -1,31 +1,37 @@
-"""What each process of a cell does: a few steps with a tiny model, and a report of what it saw.
+"""A process of `matrix.py`: says what starts the processes of cells, or trains one cell and reports what it saw.
 
-``python matrix_training.py CELL FOLDER`` is that too, for launchers that start a script.
+python matrix_worker.py resolve ANSWERS CELL...
+python matrix_worker.py train FOLDER CELL
 """
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import importlib
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
-from matrix_cells import Cell, construct
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 import core
+from core.errors import CoreError
 
-__all__ = ["judge", "train"]
+__all__ = ["FRONT_ENDS", "PRECISIONS", "RANKS", "Cell", "judge"]
 
+FRONT_ENDS = ("Runtime", "Trainer")
+RANKS = (1, 2)
 ITEMS, BATCH_SIZE, FEATURES, EPOCHS = 64, 8, 16, 3
 FALLS_TO = 0.8
 """The last epoch's mean loss, as a part of the first one's, at most."""
@@ -39,9 +45,68 @@ DTYPES = {
     "bf16-mixed": ("float32", "bfloat16"),
 }
 """By precision: what parameters are stored in, and what a layer computes in."""
+PRECISIONS = tuple(DTYPES)
 
 OWN_WEIGHTS = {"bagua_async", "bagua_decentralized", "bagua_low_precision_decentralized"}
 """Strategies that bring the processes' weights together without making them equal."""
+
+HANGS_AFTER = 100
+"""Seconds after which a process shows where it is."""
+
+_NAMES_AN_ARGUMENT = re.compile(r"[a-z_]+(\[[^]]*\])*=|[a-z_]+(, [a-z_]+)*: ")
+
+
+class Cell(NamedTuple):
+    """One strategy in one precision, by one front end, in so many processes on the CPU."""
+
+    strategy: str
+    precision: str
+    front_end: str
+    ranks: int
+
+    def __str__(self) -> str:
+        return f"{self.strategy} {self.precision} {self.front_end} x{self.ranks}"
+
+
+def construct(cell: Cell, **more: Any) -> Any:
+    """The front end that the cell names, as a user makes it; ``more`` is for a Trainer."""
+    arguments: dict[str, Any] = {"strategy": cell.strategy, "precision": cell.precision, "devices": cell.ranks}
+    if cell.front_end == "Runtime":
+        return core.Runtime(accelerator="cpu", **arguments)
+    quiet = {"enable_progress_bar": False, "enable_checkpointing": False, "logger": False}
+    return core.Trainer(accelerator="cpu", **arguments, **{**quiet, **more})
+
+
+def resolve(cell: Cell) -> tuple[str, str]:
+    """Make the front end in this process, which must start nothing and meet no one.
+
+    Returns:
+        What starts the cell's processes; or ``"refused"`` or ``"failed"``, and why.
+    """
+    # As horovodrun tells process 0; torchrun is asked for by the Plan.
+    sizes = {"RANK": 0, "LOCAL_RANK": 0, "CROSS_RANK": 0, "CROSS_SIZE": 1, "SIZE": cell.ranks, "LOCAL_SIZE": cell.ranks}
+    by_horovod = cell.strategy == "horovod" and cell.ranks > 1
+    added = {f"HOROVOD_{name}": str(number) for name, number in sizes.items()} if by_horovod else {}
+    os.environ.update(added)
+    try:
+        plan = construct(cell).plan
+        kind, text = "itself" if plan.world_size == 1 or plan.runs_function else "torchrun", ""
+        kind = "horovodrun" if by_horovod else kind
+    except CoreError as error:
+        kind, text = "refused", str(error)
+        if not (repr(cell.strategy) in text or repr(cell.precision) in text or _NAMES_AN_ARGUMENT.match(text)):
+            kind, text = "failed", f"the refusal names neither strategy, precision nor an argument: {text}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it is, it is a finding
+        kind, text = "failed", f"not refused by name, but {type(error).__name__}: {error}"
+    for name in added:
+        del os.environ[name]
+    horovod = sys.modules.get("horovod.torch")
+    if dist.is_initialized() or (horovod is not None and horovod.is_initialized()):
+        kind, text = "failed", f"making the front end joined a process group. {text}"
+    with suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+        kind, text = "failed", f"making the front end started a process. {text}"
+    return kind, text
 
 
 class Block(nn.Module):
@@ -54,7 +119,6 @@ class Block(nn.Module):
         """The dtypes in which it has computed with gradients."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the shapes say."""
         inner = self.up(x)
         if torch.is_grad_enabled():
             self.computed.add(_plain(inner.dtype))
@@ -73,7 +137,6 @@ class Net(nn.Module):
         self.last = nn.Linear(FEATURES, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of shape ``(items, 1)``."""
         for block in self.blocks:
             x = block(x)
         result: Tensor = self.last(x)
@@ -81,7 +144,6 @@ class Net(nn.Module):
 
 
 def data() -> TensorDataset:
-    """Something to learn, the same in each process."""
     generator = torch.Generator().manual_seed(7)
     inputs = torch.randn(ITEMS, FEATURES, generator=generator)
     return TensorDataset(inputs, inputs.sum(1, keepdim=True).mul(0.5).tanh())
@@ -164,14 +226,12 @@ class Lesson(core.Module):
             self.stored = _dtypes(self.net)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The mean squared error."""
         inputs, targets = batch
         loss = mse_loss(self.net(inputs), targets)
         self.of_epoch.append(loss.detach())
         return loss
 
     def on_train_epoch_end(self) -> None:
-        """Keep the epoch's loss."""
         self.losses.append(_mean(self.of_epoch))
         self.of_epoch = []
 
@@ -180,11 +240,9 @@ class Lesson(core.Module):
         self.answers.append(self.net(batch[0]))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """See :func:`make_optimizer`."""
         return make_optimizer(self.cell.strategy, self)
 
     def on_fit_end(self) -> None:
-        """Report."""
         report(self.trainer.strategy, self.net, self.stored, self.losses, self.answers[-1], self.folder)
 
 
@@ -263,5 +321,15 @@ def _plain(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def main() -> None:
+    what, path, *cells = sys.argv[1], Path(sys.argv[2]), *(Cell(*json.loads(text)) for text in sys.argv[3:])
+    if what == "resolve":
+        path.write_text(json.dumps([resolve(cell) for cell in cells]), "utf-8")
+        return
+    faulthandler.dump_traceback_later(HANGS_AFTER)
+    train(cells[0], path, int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0"))))
+    faulthandler.cancel_dump_traceback_later()
+
+
 if __name__ == "__main__":
-    train(Cell.from_json(sys.argv[1]), Path(sys.argv[2]), int(os.environ["HOROVOD_RANK"]))
+    main()
