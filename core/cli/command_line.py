@@ -291,22 +291,20 @@ class CLI:
         common = {name: value for name, value in kwargs.items() if name not in by_stage}
         parser = parser_class(**common) if run else parser_class(**{"usage": USAGE, **common})
         if not run:
-            self._add_arguments(parser)
+            self._add_arguments(parser, None)
             return parser
         subcommands = parser.add_subcommands(dest="subcommand", required=True)
         for stage, purpose in STAGES.items():
             options = {"default_env": common.get("default_env", False), "usage": USAGE, **by_stage.get(stage, {})}
             self.parsers[stage] = of_stage = parser_class(description=purpose, **options)
-            self._add_arguments(of_stage)
-            skip: set[str | int] = {name for name in self._arguments_of(stage) if name in DATA_ARGUMENTS}
-            of_stage.add_method_arguments(self.trainer_class, stage, skip=skip, fail_untyped=False)
+            self._add_arguments(of_stage, stage)
             subcommands.add_subcommand(stage, of_stage, help=purpose)
         return parser
 
     def _arguments_of(self, stage: str) -> list[str]:
         return [*inspect.signature(getattr(self.trainer_class, stage)).parameters][1:]
 
-    def _add_arguments(self, parser: ArgumentParser) -> None:
+    def _add_arguments(self, parser: ArgumentParser, stage: str | None) -> None:
         parser.add_argument("-c", "--config", action="config", help="A config file in YAML or JSON; later ones win.")
         parser.add_argument(
             "--seed_everything",
@@ -321,7 +319,10 @@ class CLI:
         if self.auto_configure_optimizers and not _configures_optimizers(self.model_class):
             for base, name, skip in OPTIMIZERS:
                 parser.add_subclass_arguments(base, name, skip={skip}, instantiate=False, fail_untyped=False)
-        self.add_arguments_to_parser(parser)
+        if stage is not None:
+            skip: set[str | int] = {name for name in self._arguments_of(stage) if name in DATA_ARGUMENTS}
+            parser.add_method_arguments(self.trainer_class, stage, skip=skip, fail_untyped=False)
+        self.add_arguments_to_parser(parser)  # last, so that it can link all others
         plain = {name: value for name, value in self.trainer_defaults.items() if name != "callbacks"}
         described = [item for item in _as_list(self.trainer_defaults.get("callbacks")) if _is_described(item)]
         if described:

@@ -88,8 +88,11 @@ class ArgumentParser(jsonargparse.ArgumentParser):
         elif config := _CONFIG.search(message):
             message = f"{message}. To read a config file, write: --config {config[1]}"
         elif named := _CLASS.search(message):
-            meant = nearest(named[1], [*callbacks.__all__, *loggers.__all__, *strategies.__all__])
-            message = f"{message.rstrip()}\n{meant.strip() or 'Give the whole path of the class.'}"
+            known = [*callbacks.__all__, *loggers.__all__, *strategies.__all__]
+            remedy = nearest(named[1], known).strip() or "Give the whole path of the class."
+            if named[1] in known:  # jsonargparse adds to a list alone
+                remedy = "To give several, add each of them with +=, the first one too."
+            message = f"{message.rstrip()}\n{remedy}"
         super().error(message, ex)
         raise SystemExit(2)
 

@@ -183,6 +183,7 @@ def test_a_wrong_name_in_a_file_is_an_error(run: bool, capsys: pytest.CaptureFix
         (("fit", "--trainer.gpus=2"), "--trainer.gpus=2. Set accelerator='gpu' and devices= to the same value"),
         (("fit", "--trainer={gpus: 2}"), "Set accelerator='gpu' and devices= to the same value"),
         (("fit", "--trainer.callbacks+=ModelCheckpont"), "Did you mean 'ModelCheckpoint'"),
+        (("fit", "--trainer.callbacks=Timer", "--trainer.callbacks+=LearningRateMonitor"), "add each of them with +="),
         (("fit", "--trainer.callbacks+=Zzz"), "Give the whole path of the class."),
     ],
 )
@@ -284,12 +285,19 @@ def test_fit_with_links_and_methods_around_it() -> None:
     assert "lr" not in yaml.safe_load(saved().read_text())["model"]
 
 
+class Named(CLI):
+    def add_arguments_to_parser(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--note", type=str | None)
+        parser.link_arguments("ckpt_path", "note")
+
+
 @pytest.mark.parametrize("stage", ["validate", "test", "predict"])
 def test_the_other_stages_load_a_checkpoint(stage: str) -> None:
-    """``--ckpt_path`` of each sub-command; only ``fit`` saves the config."""
+    """``--ckpt_path`` of each sub-command, which others can be linked to; only ``fit`` saves the config."""
     trained = CLI(Line, Ones, args=["fit", *SHORT])
     saved().unlink()
-    cli = CLI(Line, Ones, args=[stage, *QUIET, "--ckpt_path=last", "--seed_everything=5"])
+    cli = Named(Line, Ones, args=[stage, *QUIET, "--ckpt_path=last", "--seed_everything=5"])
+    assert cli.get("note") == "last"
     assert torch.equal(cli.model.layer.weight, trained.model.layer.weight)
     assert not [*Path().rglob("*.yaml")]
 
