@@ -317,8 +317,8 @@ class CLI:
         required = self.datamodule_class is not DataModule
         parser.add_class(self.datamodule_class, "data", subclasses=self.subclass_mode_data, required=required)
         if self.auto_configure_optimizers and not _configures_optimizers(self.model_class):
-            for base, name, skip in OPTIMIZERS:
-                parser.add_subclass_arguments(base, name, skip={skip}, instantiate=False, fail_untyped=False)
+            for base, name, given in OPTIMIZERS:
+                parser.add_subclass_arguments(base, name, skip={given}, instantiate=False, fail_untyped=False)
         if stage is not None:
             skip: set[str | int] = {name for name in self._arguments_of(stage) if name in DATA_ARGUMENTS}
             parser.add_method_arguments(self.trainer_class, stage, skip=skip, fail_untyped=False)

@@ -7,15 +7,17 @@ import errno
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing import active_children, connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 from weakref import WeakSet, ref
 
 from ..hints.remedies import add_remedy
+from ..logging import get_logger
 from ..utilities.torch_private import (
     clear_kept_iterator,
     end_workers,
@@ -25,10 +27,18 @@ from ..utilities.torch_private import (
     set_worker_function,
 )
 
+logger = get_logger(__name__)
+
 _END: Any = object()
 """In place of a batch, where there is none."""
 _set_mask: Callable[..., Collection[int]] = getattr(signal, "pthread_sigmask", lambda *_: ())
 """Windows has none, and no signals to a group."""
+_fork: Callable[[], int] | None = getattr(os, "fork", None)
+_MAY_HANG = _fork is not None and (3, 11) <= sys.version_info < (3, 11, 10)
+"""Whether a fork may wait for ever for a lock that another thread held as it entered Python, which torch's threads do
+with each collective: https://github.com/python/cpython/issues/112275."""
+FORK_SECONDS = 5.0
+"""In which a fork runs its first line; twice as long at each further attempt, for a machine that is only slow."""
 
 
 class Workers:
@@ -78,7 +88,11 @@ class Workers:
         mask = _block(numbers, start_method)
         object.__setattr__(loader, "worker_init_fn", _WorkerStart(own, numbers, mask))
         try:
-            with _own_server() if start_method == "forkserver" and numbers else nullcontext():
+            if start_method == "forkserver" and numbers:
+                started: AbstractContextManager[None] = _own_server()
+            else:
+                started = _repeated_forks() if start_method == "fork" and _MAY_HANG else nullcontext()
+            with started:
                 yield
         except Exception as error:
             # All that needs space while workers start are the semaphores of their queues, in shared memory.
@@ -167,6 +181,41 @@ def _block(numbers: Collection[int], start_method: str) -> Collection[int]:
         resource_tracker.ensure_running()  # which no longer blocks SIGTERM and SIGINT when it has started
         _set_mask(signal.SIG_BLOCK, numbers)
     return mask
+
+
+@contextmanager
+def _repeated_forks() -> Iterator[None]:
+    """A context in which ``os.fork``, which multiprocessing calls, forks again if the new process hangs."""
+    before, os.fork = os.fork, _fork_again
+    try:
+        yield
+    finally:
+        os.fork = before
+
+
+def _fork_again() -> int:
+    """Fork; if the new process has not run its first line after some seconds, end it and fork again."""
+    assert _fork is not None
+    seconds = FORK_SECONDS
+    while True:
+        ready, tell = os.pipe()
+        process = _fork()
+        if process == 0:
+            os.write(tell, b"1")
+        os.close(tell)  # so that the end of the new process can be read as well
+        has_begun = process == 0 or connection.wait([ready], seconds)
+        os.close(ready)
+        if has_begun:
+            return process
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        logger.warning(
+            "A forked worker has not begun in %g s, and was started again: in Python %s, a fork may hang while "
+            "a thread of torch enters Python. Update to Python 3.11.10 or later",
+            seconds,
+            sys.version.split()[0],
+        )
+        seconds *= 2
 
 
 _servers: dict[int, forkserver.ForkServer] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator
 from itertools import cycle
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler, Subset
 
-from core.data import PreparedLoader, prepare_loader, set_epoch
+from core.data import PreparedLoader, prepare_loader, set_epoch, workers
 from core.errors import ConfigurationError, WrongTypeError
 
 from .loaders import KINDS, Numbers, OwnLoader, Pairs, Reversed, SizedStream, Stream, flat, prepared, strategy
@@ -368,3 +369,32 @@ def test_a_stream_is_read_when_the_loop_asks_for_it(shards: int) -> None:
     for _ in prepare_loader(DataLoader(Acting(), batch_size=1), strategy(shards, 0)):
         events.append("step")
     assert events == [*["read"] * shards, "step"] * 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_a_worker_whose_fork_hangs_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in Python 3.11 before 3.11.10, where a fork may wait for a lock that no thread of it can give up."""
+    forked: list[int] = []
+    fork = os.fork
+
+    def hanging() -> int:
+        process = fork()
+        if process == 0 and not forked:
+            while True:
+                signal.pause()
+        forked.append(process)
+        return process
+
+    monkeypatch.setattr(workers, "_MAY_HANG", True)
+    monkeypatch.setattr(workers, "_fork", hanging)
+    monkeypatch.setattr(workers, "FORK_SECONDS", 1.0)
+    loader = prepare_loader(DataLoader(Numbers(8), num_workers=2, multiprocessing_context="fork"), strategy(1, 0))
+    with caplog.at_level(logging.WARNING, "core"):
+        assert flat(list(loader)) == [*range(8)]
+    assert len(forked) >= 3, "multiprocessing no longer calls os.fork"
+    assert "has not begun in 1 s, and was started again" in caplog.text
+    assert os.fork is fork
+    with pytest.raises(ProcessLookupError):
+        os.kill(forked[0], 0)
