@@ -63,6 +63,9 @@ def restore(
     return {name: part for name, part in checkpoint.items() if name not in loads}
 
 
+LACKING = ", which the optimizer that was saved does not have"
+
+
 def load_optimizer(
     strategy: Strategy, optimizer: Optimizer, state: dict[str, Any], plan: Plan, facts: Mapping[str, Any]
 ) -> None:
@@ -79,7 +82,7 @@ def load_optimizer(
         ValueError: It is of an optimizer of another kind, or with other parameter groups.
     """
     kind, groups = type(optimizer).__name__, optimizer.param_groups
-    # A strategy's state may be of its own kind.
+    # An engine's state may have no groups, or be no mapping.
     saved = state.get("param_groups") if isinstance(state, Mapping) else None
     if isinstance(saved, list) and len(saved) != len(groups):
         raise ValueError(
@@ -89,12 +92,12 @@ def load_optimizer(
     try:
         with state_dtypes_kept(optimizer) if facts.get("precision") == plan.precision.name else nullcontext():
             strategy.load_optimizer_state(optimizer, state)
-        settings = getattr(optimizer, "defaults", {})
-        for before, now in zip(groups, optimizer.param_groups, strict=False):
-            if absent := [name for name in settings if name in before and name not in now]:
-                raise KeyError(absent[0])
     except KeyError as error:
-        raise ValueError(f"{kind} needs {error}, which the optimizer that was saved does not have") from error
+        raise ValueError(f"{kind} needs {error}{LACKING}") from error
+    settings = getattr(optimizer, "defaults", {})
+    for before, now in zip(groups, optimizer.param_groups, strict=False):
+        if absent := [name for name in settings if name in before and name not in now]:
+            raise ValueError(f"{kind} needs {absent[0]!r}{LACKING}")
 
 
 @contextmanager
