@@ -111,8 +111,6 @@ def main(arguments: Sequence[str] | None = None, program: str = "torch-hal check
     parser.add_argument("--verify", action="store_true", help="read every file and compare its checksum")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.read(arguments)
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack characters of a name
     try:
         found = find_all(options.directory, options.verify)
     except CoreError as error:

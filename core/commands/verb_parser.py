@@ -61,7 +61,7 @@ class VerbParser(argparse.ArgumentParser):
         self._starts_script = starts_script
 
     def read(self, arguments: Sequence[str] | None) -> argparse.Namespace:
-        """The arguments of a command line.
+        """The arguments of a command line; from here on the verb can print characters that the terminal lacks.
 
         Args:
             arguments: Without the program's name; this process's own by default.
@@ -69,6 +69,8 @@ class VerbParser(argparse.ArgumentParser):
         Raises:
             SystemExit: They are not valid, or help was asked for.
         """
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="backslashreplace")
         given = list(sys.argv[1:] if arguments is None else arguments)
         self._refuse_unknown(given)
         options, rest = self.parse_known_args(given)

@@ -47,8 +47,6 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     options = parser.read(arguments)
     if not 1.0 <= options.timeout <= _LONGEST:
         parser.error(f"--timeout {options.timeout:g} must be from 1 to {_LONGEST:g}")
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")
     report = examine(dict(os.environ), options.timeout)
     sys.stdout.write((report.to_json() if options.json else str(report)) + "\n")
     return 1 if report.problems else 0

@@ -101,12 +101,12 @@ def warn_of_infinite_loss(loss: Tensor | None, logged: Mapping[str, Any], progre
     return False
 
 
-def warn_of_rare_logs(run: RunContext, metrics: StageMetrics) -> None:
+def warn_of_rare_logs(context: RunContext, metrics: StageMetrics) -> None:
     """Warn after the batches of the first epoch if values of its steps were for the loggers, and no step was logged."""
-    progress, every = run.progress, run.settings.log_every_n_steps
-    if progress.epoch or not 0 < progress.step < every or progress.all_stop or run.settings.fast_dev_run:
+    progress, every = context.progress, context.settings.log_every_n_steps
+    if progress.epoch or not 0 < progress.step < every or progress.all_stop or context.settings.fast_dev_run:
         return
-    if run.metric_log.loggers and (names := metrics.step_values(logger_only=True)):
+    if context.metric_log.loggers and (names := metrics.step_values(logger_only=True)):
         logger.warning(
             "fit: log_every_n_steps=%d, and an epoch has %d step(s): the logger gets %s of less than one step in an "
             "epoch. Set log_every_n_steps=%d or less, or log with on_epoch=True",
@@ -117,11 +117,11 @@ def warn_of_rare_logs(run: RunContext, metrics: StageMetrics) -> None:
         )
 
 
-def warn_of_waiting(run: RunContext, loader: Any, steps: int, waited: float, worked: float) -> None:
+def warn_of_waiting(context: RunContext, loader: Any, steps: int, waited: float, worked: float) -> None:
     """Warn that a fit waits for batches for most of its time.
 
     Args:
-        run: Of the fit.
+        context: Of the fit.
         loader: The prepared loader of the batches.
         steps: How many steps were measured.
         waited: The seconds that they waited for their batches.
@@ -129,7 +129,7 @@ def warn_of_waiting(run: RunContext, loader: Any, steps: int, waited: float, wor
     """
     parts = loader.flattened if isinstance(loader, PreparedCombined) else [loader]
     workers = min(getattr(part, "num_workers", -1) for part in parts)
-    cores, processes = usable_cores(), run.runtime.strategy.local_processes
+    cores, processes = usable_cores(), context.runtime.strategy.local_processes
     share = max(cores // processes, 1)
     remedy = "Make what the loader does for a batch quicker, such as by storing what it computes"
     if workers < 0:  # not that of torch

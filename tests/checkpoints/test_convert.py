@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,3 +152,12 @@ def test_what_cannot_be_converted(tmp_path: Path, capsys: pytest.CaptureFixture[
         "w.safetensors",
         "w2.safetensors",
     ]
+
+
+def test_the_terminal_may_lack_characters_of_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are written as in source code."""
+    TorchCheckpointIO().save_checkpoint({"state_dict": STATE, "core": {}}, tmp_path / "café.ckpt")
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "ascii", write_through=True))
+    assert main([str(tmp_path / "café.ckpt")]) == 0
+    assert printed.getvalue().decode() == f"{tmp_path}/caf\\xe9.ckpt.pt\n"

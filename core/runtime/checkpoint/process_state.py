@@ -64,8 +64,11 @@ def restore(
     return {name: part for name, part in checkpoint.items() if name not in loads}
 
 
+LACKING = ", which the optimizer that was saved does not have"
+
+
 def class_of(optimizer: Optimizer) -> str:
-    """The name of the user's class of an optimizer, which a checkpoint says next to its state."""
+    """The name of the user's class of an optimizer, which a checkpoint has next to its state."""
     return type(unwrap_optimizer(optimizer)).__name__
 
 
@@ -96,7 +99,7 @@ def load_optimizer(
             f"{kind} is not the optimizer that was saved, which is {saved_class}: its state has other entries. Create "
             f"{saved_class}, or load the model's weights alone and begin with a new {kind}"
         )
-    # A strategy's state may be of its own kind.
+    # An engine's state may have no groups, or be no mapping.
     saved = state.get("param_groups") if isinstance(state, Mapping) else None
     if isinstance(saved, list) and len(saved) != len(groups):
         raise ValueError(
@@ -106,12 +109,12 @@ def load_optimizer(
     try:
         with state_dtypes_kept(optimizer) if facts.get("precision") == plan.precision.name else nullcontext():
             strategy.load_optimizer_state(optimizer, state)
-        settings = getattr(optimizer, "defaults", {})
-        for before, now in zip(groups, optimizer.param_groups, strict=False):
-            if absent := [name for name in settings if name in before and name not in now]:
-                raise KeyError(absent[0])
     except KeyError as error:
-        raise ValueError(f"{kind} needs {error}, which the optimizer that was saved does not have") from error
+        raise ValueError(f"{kind} needs {error}{LACKING}") from error
+    settings = getattr(optimizer, "defaults", {})
+    for before, now in zip(groups, optimizer.param_groups, strict=False):
+        if absent := [name for name in settings if name in before and name not in now]:
+            raise ValueError(f"{kind} needs {absent[0]!r}{LACKING}")
 
 
 @contextmanager

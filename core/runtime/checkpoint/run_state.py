@@ -156,7 +156,8 @@ class StateSaving:
         is_writer = strategy.global_rank == writer
         told = [one for one in meeting.gather((self._window.has_unused, list(map(_facts, self._registered)))) if one]
         keeps_gradients = any(has_unused for has_unused, _ in told)
-        differ = [any(one != facts[0] for one in facts) for facts in zip(*(facts for _, facts in told), strict=False)]
+        by_object = enumerate(zip(*(facts for _, facts in told), strict=False))
+        apart = [number for number, facts in by_object if any(one != facts[0] for one in facts)]
         window, gates = self._window.state_dict(), [gate.state_dict() for gate in self._gates()]
         loaders = self._prepared.of("loaders")
         buffers = [own_buffers(strategy, model) for model, _ in self._models()]
@@ -166,7 +167,6 @@ class StateSaving:
             staged = Path(folders[writer] or "")
             weights = self._run_save_hooks(meeting, staged)
             # After the hooks: they may draw random numbers, such as one that makes a model to write it.
-            apart = [number for number, is_apart in enumerate(differ) if is_apart]
             more["objects"] = {number: self._registered[number].state_dict() for number in apart}
             states = ProcessStates.gather(meeting, strategy, loaders, keeps_gradients, **more)
             if keeps_gradients or meeting.needs_all:

@@ -43,14 +43,14 @@ class FinishedFit:
     @classmethod
     def of(cls, state: FitState) -> FinishedFit:
         """In each process, at the end of the fit."""
-        run, strategy = state.run, state.run.runtime.strategy
+        context, strategy = state.context, state.context.runtime.strategy
         return cls(
-            module=run.module,
+            module=context.module,
             is_divided=strategy.world_size > 1 and strategy.saving_is_collective,
-            facts=fit_facts(run),
+            facts=fit_facts(context),
             parts={"processes": state.process_states()},
             # Not what the run has prepared, which ends with it.
-            state=attrs.evolve(state, loaders=(), model=run.module, controls=None),
+            state=attrs.evolve(state, loaders=(), model=context.module, controls=None),
         )
 
     def detached(self) -> FinishedFit:
@@ -110,18 +110,18 @@ class Results:
     logger_versions: list[Any]
 
     @classmethod
-    def of(cls, run: RunContext, returned: Any, finished: FinishedFit | None) -> Results:
+    def of(cls, context: RunContext, returned: Any, finished: FinishedFit | None) -> Results:
         """In each process of the run: the results, with all tensors on the CPU."""
         return cls(
             returned=returned,
-            module_state=_on_host(dict(run.runtime.strategy.whole_module_state(run.module))),
-            training_modes=[part.training for part in run.module.modules()],
-            progress=run.progress,
-            batch_counts=run.batch_counts,
-            metrics=_on_host(run.metric_log.state_dict()),
-            callback_states=[callback.state_dict() for callback in run.hooks.callbacks],
+            module_state=_on_host(dict(context.runtime.strategy.whole_module_state(context.module))),
+            training_modes=[part.training for part in context.module.modules()],
+            progress=context.progress,
+            batch_counts=context.batch_counts,
+            metrics=_on_host(context.metric_log.state_dict()),
+            callback_states=[callback.state_dict() for callback in context.hooks.callbacks],
             finished=None if finished is None else finished.detached(),
-            logger_versions=[logger.version for logger in run.metric_log.loggers],
+            logger_versions=[logger.version for logger in context.metric_log.loggers],
         )
 
     def restore(self, module: Module, metric_log: MetricLog, callbacks: Sequence[Callback]) -> None:

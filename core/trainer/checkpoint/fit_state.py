@@ -72,7 +72,7 @@ KEYS_OF_LIGHTNING = "2.0.0"
 class FitState:
     """Everything of a fit that goes into a checkpoint."""
 
-    run: RunContext
+    context: RunContext
     optimization: Optimization
     loaders: Sequence[Any]
     """The loaders of training and, if there is one, of validation, as they were prepared."""
@@ -95,22 +95,22 @@ class FitState:
         Raises:
             CheckpointError: It could not be written, or a process that is needed did not call this.
         """
-        run, strategy, progress = self.run, self.run.runtime.strategy, self.run.progress
+        context, strategy, progress = self.context, self.context.runtime.strategy, self.context.progress
         meeting = Meeting(strategy, "save_checkpoint", patience=STATES_SECONDS)
         if meeting.is_late:
             logger.warning(ABSENT, "save_checkpoint", f"{strategy.global_rank} (too late)")
             return
-        checkpoint = fit_facts(run) | hyperparameters_of(run.module, run.datamodule)
+        checkpoint = fit_facts(context) | hyperparameters_of(context.module, context.datamodule)
         if not weights_only:
             checkpoint |= self.training_state()
-        checkpoint["state_dict"] = strategy.module_state(run.module)
-        for hook in run.hooks.bind("on_save_checkpoint"):
+        checkpoint["state_dict"] = strategy.module_state(context.module)
+        for hook in context.hooks.bind("on_save_checkpoint"):
             hook(checkpoint)
         if not weights_only:  # after the hooks, which may draw random numbers
             own = {**self._own(), "callbacks": _apart(meeting, checkpoint["callbacks"])}
             is_open = progress.is_accumulating or (self.controls is not None and self.controls.has_open_gradients)
             if is_open:
-                own["open"] = open_state([(run.module, self.model)], strategy)
+                own["open"] = open_state([(context.module, self.model)], strategy)
                 own["has_unreduced"] = self.controls is not None and self.controls.has_unreduced
             processes = ProcessStates.gather(meeting, strategy, self.loaders, is_open, **own)
             self._give_back(processes)
@@ -121,27 +121,27 @@ class FitState:
 
     def process_states(self) -> list[dict[str, Any]]:
         """At the end of the fit, what is each process's own, by rank; every process calls it."""
-        strategy = self.run.runtime.strategy
+        strategy = self.context.runtime.strategy
         return strategy.all_gather_object(own_state(strategy, self.loaders, **self._own()))
 
     def _own(self) -> dict[str, Any]:
-        run, begun = self.run, self.run.pass_begun
-        before: dict[str, Any] = {"metric_objects": metric_states(run.module)}
+        context, begun = self.context, self.context.pass_begun
+        before: dict[str, Any] = {"metric_objects": metric_states(context.module)}
         if begun is not None:
             before = {"rng": begun["rng"], "loaders": [self.loaders[0].state_dict(), *begun["loaders"]]}
             before["metric_objects"] = begun["metric_objects"]
         required = self.controls.requires_grad if self.controls is not None else attrgetter("requires_grad")
         return {
             **before,
-            "frozen": [name for name, parameter in run.module.named_parameters() if not required(parameter)],
-            "metrics": self.metrics.state_dict() if run.progress.is_in_epoch else [],
-            "evaluating": parts_in_evaluation(run.module) if run.evaluating is None else run.evaluating,
-            "buffers": own_buffers(run.runtime.strategy, run.module),
+            "frozen": [name for name, parameter in context.module.named_parameters() if not required(parameter)],
+            "metrics": self.metrics.state_dict() if context.progress.is_in_epoch else [],
+            "evaluating": parts_in_evaluation(context.module) if context.evaluating is None else context.evaluating,
+            "buffers": own_buffers(context.runtime.strategy, context.module),
         }
 
     def _give_back(self, processes: ProcessStates) -> None:
         """Within a step, the position in the data is before its batch, which has not been trained on yet."""
-        progress = self.run.progress
+        progress = self.context.progress
         for state in processes.by_rank:
             position = state["loaders"][0] if state is not None and progress.phase == "batches" else {}
             ahead = position.get("batches", 0) - progress.batch
@@ -151,22 +151,22 @@ class FitState:
 
     def training_state(self) -> dict[str, Any]:
         """What training needs, and evaluation does not, that is the same in all processes."""
-        run, strategy, begun = self.run, self.run.runtime.strategy, self.run.pass_begun
+        context, strategy, begun = self.context, self.context.runtime.strategy, self.context.pass_begun
         state: dict[str, Any] = {
             "optimizer_states": [strategy.optimizer_state(optimizer) for optimizer in self.optimization.optimizers],
             "optimizer_classes": [class_of(optimizer) for optimizer in self.optimization.optimizers],
             "lr_schedulers": [schedule.scheduler.state_dict() for schedule in self.optimization.schedules],
-            "callbacks": callback_states(run.hooks.callbacks),
-            "metrics": run.metric_log.state_dict(),
-            "loggers": run.metric_log.loggers_state() if strategy.is_global_zero else [],
+            "callbacks": callback_states(context.hooks.callbacks),
+            "metrics": context.metric_log.state_dict(),
+            "loggers": context.metric_log.loggers_state() if strategy.is_global_zero else [],
         }
         if begun is not None:
             state["metrics"] |= {"evaluated": begun["evaluated"]}
             state["loggers"] = begun["loggers"]
-        if run.datamodule is None:
+        if context.datamodule is None:
             return state
-        kind = type(run.datamodule).__qualname__
-        return {**state, "datamodule": run.datamodule.state_dict(), "datamodule_class": kind}
+        kind = type(context.datamodule).__qualname__
+        return {**state, "datamodule": context.datamodule.state_dict(), "datamodule_class": kind}
 
     def load(self, checkpoint: dict[str, Any], path: str) -> ProcessStates:
         """Load what :func:`read_for_fit` has read from ``path``; every process calls it.
@@ -179,12 +179,12 @@ class FitState:
                 another number of processes, if it was saved within an accumulation or the strategy can load only its
                 own number.
         """
-        run, strategy = self.run, self.run.runtime.strategy
+        context, strategy = self.context, self.context.runtime.strategy
         if strategy.is_global_zero:
             logger.info("resuming from %s", path)
         if is_lightnings(checkpoint):
-            keyed, schedules = list(_keyed(run.hooks.callbacks)), self.optimization.schedules
-            checkpoint = resumable(checkpoint, path, run, self.loaders, schedules, keyed)
+            keyed, schedules = list(_keyed(context.hooks.callbacks)), self.optimization.schedules
+            checkpoint = resumable(checkpoint, path, context, self.loaders, schedules, keyed)
         _check_parts(checkpoint, path, *PARTS)
         _check_number(checkpoint, len(self.optimization.optimizers), path)
         states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard=True)
@@ -200,37 +200,39 @@ class FitState:
                 strategy.world_size,
                 len(states.by_rank),
             )
-        further = [key for callback in run.hooks.callbacks for key in callback.further_weights if key in checkpoint]
-        _call_load_hooks(run.hooks.bind_module("on_load_checkpoint"), checkpoint, further)
-        _load_module(strategy, run.module, checkpoint, path)
-        for key, callback in _keyed(run.hooks.callbacks):
+        further = [key for callback in context.hooks.callbacks for key in callback.further_weights if key in checkpoint]
+        _call_load_hooks(context.hooks.bind_module("on_load_checkpoint"), checkpoint, further)
+        _load_module(strategy, context.module, checkpoint, path)
+        for key, callback in _keyed(context.hooks.callbacks):
             if key in checkpoint["callbacks"]:
-                callback.before_optimizers_load(run.module, self.optimization.optimizers, checkpoint["callbacks"][key])
+                callback.before_optimizers_load(
+                    context.module, self.optimization.optimizers, checkpoint["callbacks"][key]
+                )
         with load_errors("optimizer_states", path):
             facts, states_of = checkpoint.get("core", {}), checkpoint["optimizer_states"]
             classes = checkpoint.get("optimizer_classes", [None] * len(states_of))
             for optimizer, state, saved in zip(self.optimization.optimizers, states_of, classes, strict=True):
-                load_optimizer(strategy, optimizer, state, run.runtime.plan, facts, saved)
+                load_optimizer(strategy, optimizer, state, context.runtime.plan, facts, saved)
         with load_errors("lr_schedulers", path):
             for schedule, schedule_state in zip(self.optimization.schedules, checkpoint["lr_schedulers"], strict=True):
                 schedule.scheduler.load_state_dict(schedule_state)
         states.restore_precision(path)
         self._load_callbacks(checkpoint["callbacks"], path)
-        run.progress.load_state_dict(checkpoint["progress"])
-        if run.progress.step:
+        context.progress.load_state_dict(checkpoint["progress"])
+        if context.progress.step:
             for schedule in self.optimization.schedules:
                 scheduled: Any = getattr(schedule.scheduler, "optimizer", None)
                 if scheduled is not None:
                     mark_stepped(scheduled)  # in the run that wrote the checkpoint
-        run.metric_log.load_state_dict(checkpoint["metrics"])
+        context.metric_log.load_state_dict(checkpoint["metrics"])
         with load_errors("loggers", path):
-            run.metric_log.load_loggers_state(checkpoint.get("loggers", ()))
-        for hook in run.hooks.bind_callbacks("on_load_checkpoint"):
+            context.metric_log.load_loggers_state(checkpoint.get("loggers", ()))
+        for hook in context.hooks.bind_callbacks("on_load_checkpoint"):
             hook(checkpoint)
         # A run may leave out the validation that the first one had, or add one.
         states.restore_loaders(self.loaders, path)
         weights = checkpoint["state_dict"]
-        known = weights if isinstance(weights, Mapping) else dict(run.module.named_parameters())
+        known = weights if isinstance(weights, Mapping) else dict(context.module.named_parameters())
         for state in states.by_rank:
             if state is not None:
                 state["requires_grad"] = {name: name not in state["frozen"] for name in known}
@@ -238,12 +240,12 @@ class FitState:
 
     def _load_callbacks(self, states: dict[str, Any], path: str) -> None:
         left = dict(states)
-        for key, callback in _keyed(self.run.hooks.callbacks):
+        for key, callback in _keyed(self.context.hooks.callbacks):
             if key in left:
                 with load_errors(f"callbacks {key}", path):
                     callback.load_state_dict(left.pop(key))
         unused = [key for key, state in left.items() if state]
-        if unused and self.run.runtime.strategy.is_global_zero:
+        if unused and self.context.runtime.strategy.is_global_zero:
             logger.warning(
                 "ckpt_path=%r: it has the state of callbacks that this run lacks: %s. Their state is ignored",
                 path,
@@ -253,36 +255,36 @@ class FitState:
     def restore_process(self, states: ProcessStates) -> None:
         """Restore what is this process's own, at the last moment before random numbers are drawn again."""
         own = states.own
-        self.metrics.load_state_dict([] if own is None else own["metrics"], self.run.module)
-        if len(states.by_rank) != self.run.runtime.strategy.world_size or None in states.by_rank:
+        self.metrics.load_state_dict([] if own is None else own["metrics"], self.context.module)
+        if len(states.by_rank) != self.context.runtime.strategy.world_size or None in states.by_rank:
             self.metrics.drop_pending()  # not all processes have theirs
         if own is not None:
-            load_own_buffers(self.run.module, own["buffers"])
+            load_own_buffers(self.context.module, own["buffers"])
         evaluating = states.first["evaluating"] if own is None else own["evaluating"]
-        for name, part in self.run.module.named_modules():
+        for name, part in self.context.module.named_modules():
             part.training = name not in evaluating
         self._restore_requires_grad((states.first if own is None else own)["requires_grad"])
-        load_metric_states(self.run.module, {} if own is None else own["metric_objects"])
-        if self.run.metric_log.is_step_due:  # the checkpoint was written by a hook of the newest step
-            self.run.metric_log.send_step(self.metrics)
+        load_metric_states(self.context.module, {} if own is None else own["metric_objects"])
+        if self.context.metric_log.is_step_due:  # the checkpoint was written by a hook of the newest step
+            self.context.metric_log.send_step(self.metrics)
         if states.is_accumulating:
-            modules = [(self.run.module, self.model)]
-            load_open_state(modules, None if own is None else own["open"], self.run.runtime.strategy)
+            modules = [(self.context.module, self.model)]
+            load_open_state(modules, None if own is None else own["open"], self.context.runtime.strategy)
             if self.controls is not None and own is not None:
                 self.controls.load_open_gradients(own["has_unreduced"])
-            self.run.progress.is_accumulating = self.run.module.automatic_optimization
+            self.context.progress.is_accumulating = self.context.module.automatic_optimization
         states.restore_generators()
 
     def _restore_requires_grad(self, wanted: Mapping[str, bool]) -> None:
         """Freeze and unfreeze what hooks had, when the checkpoint was written, of the parameters that it has."""
         changed = [
             name
-            for name, parameter in self.run.module.named_parameters()
+            for name, parameter in self.context.module.named_parameters()
             if parameter.requires_grad != wanted.get(name, parameter.requires_grad)
         ]
         for name in changed:
-            self.run.module.get_parameter(name).requires_grad = wanted[name]
-        if changed and self.run.runtime.strategy.is_global_zero:
+            self.context.module.get_parameter(name).requires_grad = wanted[name]
+        if changed and self.context.runtime.strategy.is_global_zero:
             logger.warning(
                 "resuming: requires_grad of %d parameter(s) is %s as when the checkpoint was written, and not as the "
                 "module has set it: %s. To train others from here on, load the weights with load_from_checkpoint, and "
@@ -316,7 +318,7 @@ def _copied(content: Any) -> Any:
     return [_copied(value) for value in content] if type(content) is list else content
 
 
-def read_for_fit(run: RunContext, path: str) -> dict[str, Any]:
+def read_for_fit(context: RunContext, path: str) -> dict[str, Any]:
     """Read a checkpoint to resume from, and load the DataModule's state, by which it may create its loaders.
 
     Every process calls it, before there are loaders.
@@ -324,12 +326,12 @@ def read_for_fit(run: RunContext, path: str) -> dict[str, Any]:
     Raises:
         CheckpointError: The checkpoint is absent, uncommitted, damaged, or not a Trainer's.
     """
-    checkpoint = _read(run, path, is_fit=True)
-    _load_datamodule(run.datamodule, checkpoint, path)
+    checkpoint = _read(context, path, is_fit=True)
+    _load_datamodule(context.datamodule, checkpoint, path)
     return checkpoint
 
 
-def load_module(run: RunContext, path: str) -> None:
+def load_module(context: RunContext, path: str) -> None:
     """Load the module's parameters from a Trainer's checkpoint, and the state of a DataModule of the same class.
 
     Every process calls it.
@@ -337,15 +339,15 @@ def load_module(run: RunContext, path: str) -> None:
     Raises:
         CheckpointError: The checkpoint is absent, uncommitted, damaged, or from another module.
     """
-    strategy = run.runtime.strategy
-    checkpoint = _read(run, path)
+    strategy = context.runtime.strategy
+    checkpoint = _read(context, path)
     _check_parts(checkpoint, path, "state_dict")
-    for hook in run.hooks.bind_module("on_load_checkpoint"):
+    for hook in context.hooks.bind_module("on_load_checkpoint"):
         hook(checkpoint)
-    _load_module(strategy, run.module, checkpoint, path)
+    _load_module(strategy, context.module, checkpoint, path)
     # What is evaluated may come from another DataModule than what was trained on.
-    if checkpoint.get("datamodule_class") == type(run.datamodule).__qualname__:
-        _load_datamodule(run.datamodule, checkpoint, path)
+    if checkpoint.get("datamodule_class") == type(context.datamodule).__qualname__:
+        _load_datamodule(context.datamodule, checkpoint, path)
 
 
 def find_checkpoint(ckpt_path: str | os.PathLike[str], trainer: Trainer) -> str:
@@ -414,16 +416,16 @@ def _committed_since(moment: float, trainer: Trainer) -> str | None:
     return found
 
 
-def fit_facts(run: RunContext) -> dict[str, Any]:
+def fit_facts(context: RunContext) -> dict[str, Any]:
     """The parts of a Trainer's checkpoint that say where a fit is.
 
     ``"core"`` has facts about the run for the manifest. ``"epoch"``, ``"global_step"`` and the version are for those
     who read Lightning's checkpoints; Lightning's ``load_from_checkpoint`` asks for the version.
     """
-    progress, log = run.progress, run.metric_log
+    progress, log = context.progress, context.metric_log
     position = progress.state_dict()
     here = {"epoch": position["epoch"], "step": progress.step}
-    facts = {**run_facts(run.runtime.plan), **here, "metrics": log.measured_after(progress.step)}
+    facts = {**run_facts(context.runtime.plan), **here, "metrics": log.measured_after(progress.step)}
     ours = {"core": facts, "progress": position}
     return {**ours, "epoch": progress.epoch, "global_step": progress.step, LIGHTNING: KEYS_OF_LIGHTNING}
 
@@ -448,16 +450,17 @@ def _keyed(callbacks: Sequence[Callback]) -> Iterator[tuple[str, Callback]]:
         yield name if seen[name] == 1 else f"{name}#{seen[name]}", callback
 
 
-def _read(run: RunContext, path: str, is_fit: bool = False) -> dict[str, Any]:
+def _read(context: RunContext, path: str, is_fit: bool = False) -> dict[str, Any]:
     """A checkpoint of ours, or what another library has written."""
-    strategy = run.runtime.strategy
+    strategy = context.runtime.strategy
     checkpoint = load_any(lambda: strategy.load_checkpoint(path), path, weights_only=True)
     if is_fit and "state_dict" in checkpoint and is_foreign(checkpoint) and not is_lightnings(checkpoint):
         raise CheckpointError(
             f"ckpt_path={path!r}: another library has written it, and fit cannot be resumed from its weights alone. "
-            f"Load them before, and start a new fit: module = {type(run.module).__name__}.load_from_checkpoint(path)."
+            "Load them before, and start a new fit: "
+            f"module = {type(context.module).__name__}.load_from_checkpoint(path)."
         )
-    return {**checkpoint, **datamodule_in(checkpoint, run.datamodule)}
+    return {**checkpoint, **datamodule_in(checkpoint, context.datamodule)}
 
 
 def _check_parts(checkpoint: dict[str, Any], path: str, *parts: str) -> None:

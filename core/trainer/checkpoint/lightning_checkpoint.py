@@ -42,7 +42,7 @@ def datamodule_in(checkpoint: Mapping[str, Any], datamodule: DataModule | None) 
 def resumable(
     checkpoint: Mapping[str, Any],
     path: str,
-    run: RunContext,
+    context: RunContext,
     loaders: Sequence[Any],
     schedules: Sequence[LRSchedulerConfig],
     keyed: Sequence[tuple[str, Callback]],
@@ -52,7 +52,7 @@ def resumable(
     Args:
         checkpoint: What Lightning has saved.
         path: Where, for messages.
-        run: The one that resumes.
+        context: Of the fit that resumes.
         loaders: What it reads.
         schedules: What its optimizers' learning rates follow.
         keyed: Its callbacks, with their names in checkpoints.
@@ -61,8 +61,8 @@ def resumable(
         CheckpointError: It was saved within an epoch, it holds weights only, or the result would be another than that
             of Lightning.
     """
-    strategy = run.runtime.strategy
-    advice = ADVICE.format(module=type(run.module).__name__)
+    strategy = context.runtime.strategy
+    advice = ADVICE.format(module=type(context.module).__name__)
     if "optimizer_states" not in checkpoint:
         raise CheckpointError(
             f"ckpt_path={path!r}: Lightning has written it with save_weights_only=True, so fit cannot be resumed from "
@@ -94,8 +94,8 @@ def resumable(
         strategy,
         loaders,
         metrics=[],
-        evaluating=parts_in_evaluation(run.module),
-        frozen=[name for name, parameter in run.module.named_parameters() if not parameter.requires_grad],
+        evaluating=parts_in_evaluation(context.module),
+        frozen=[name for name, parameter in context.module.named_parameters() if not parameter.requires_grad],
         metric_objects={},
         buffers={},
         precision=next((checkpoint[name] for name in SCALERS if name in checkpoint), {}),
@@ -103,7 +103,7 @@ def resumable(
     return {
         **checkpoint,
         "callbacks": callbacks,
-        "metrics": run.metric_log.state_dict(),
+        "metrics": context.metric_log.state_dict(),
         "progress": progress.state_dict(),
         "processes": [own] * strategy.world_size,
     }

@@ -150,39 +150,39 @@ class DataSource:
 AnyLoader = PreparedLoader | PreparedCombined
 
 
-def _prepared(run: RunContext, loader: Any, evaluation: bool) -> PreparedLoader:
-    in_fit = run.stage == "train"
+def _prepared(context: RunContext, loader: Any, evaluation: bool) -> PreparedLoader:
+    in_fit = context.stage == "train"
     return prepare(
-        in_order(loader) if in_fit and run.settings.overfit_batches else loader,
-        run.runtime.strategy,
+        in_order(loader) if in_fit and context.settings.overfit_batches else loader,
+        context.runtime.strategy,
         evaluation=evaluation,
-        sharded=not run.settings.use_distributed_sampler,
+        sharded=not context.settings.use_distributed_sampler,
         settings=DataSettings(even_batches=not evaluation),
-        device_placement=not run.batch_hooks.moves,
-        active=run.runtime.gradient_state.passes,
+        device_placement=not context.batch_hooks.moves,
+        active=context.runtime.gradient_state.passes,
     )
 
 
-def training_loader(run: RunContext, loader: Any) -> AnyLoader:
+def training_loader(context: RunContext, loader: Any) -> AnyLoader:
     """The loader of ``fit``; several are one, whose batches have one of each. ``None`` stands for no batches."""
     if loader is None:
         nothing: Any = ()
-        return prepare(nothing, run.runtime.strategy, sharded=True)
+        return prepare(nothing, context.runtime.strategy, sharded=True)
     if is_collection(loader):
         loader = CombinedLoader(loader, "max_size_cycle")
     if isinstance(loader, CombinedLoader):
-        return PreparedCombined(loader, lambda part: _prepared(run, part, False))
-    return _prepared(run, loader, False)
+        return PreparedCombined(loader, lambda part: _prepared(context, part, False))
+    return _prepared(context, loader, False)
 
 
-def prepared_loaders(run: RunContext, loader: Any, *, evaluation: bool) -> tuple[Any, list[AnyLoader]]:
+def prepared_loaders(context: RunContext, loader: Any, *, evaluation: bool) -> tuple[Any, list[AnyLoader]]:
     """The loaders of an evaluation in the user's structure, and as those that are read one after another."""
     if is_collection(loader):
         loader = CombinedLoader(loader, "sequential")
     if not isinstance(loader, CombinedLoader):
-        one = _prepared(run, loader, evaluation)
+        one = _prepared(context, loader, evaluation)
         return one, [one]
-    combined = PreparedCombined(loader, lambda part: _prepared(run, part, evaluation))
+    combined = PreparedCombined(loader, lambda part: _prepared(context, part, evaluation))
     return combined.iterables, list(combined.flattened) if loader.mode == "sequential" else [combined]
 
 
@@ -252,13 +252,13 @@ KINDS = ("train", "val")
 class Reloading:
     """Says when ``reload_dataloaders_every_n_epochs`` is due, and creates the loaders. Every process asks it alike."""
 
-    def __init__(self, run: RunContext, source: DataSource) -> None:
-        self._run, self._source = run, source
-        self._every = run.settings.reload_dataloaders_every_n_epochs
+    def __init__(self, context: RunContext, source: DataSource) -> None:
+        self._context, self._source = context, source
+        self._every = context.settings.reload_dataloaders_every_n_epochs
 
     def is_due(self, kind: str) -> bool:
         """Whether the loader of ``kind`` is to be created again before it is read in the running epoch."""
-        epoch, every = self._run.progress.epoch, self._every
+        epoch, every = self._context.progress.epoch, self._every
         return self._creates(kind) and epoch // every > self._loaded(kind) // every
 
     def was_due(self, kind: str) -> bool:
@@ -269,7 +269,7 @@ class Reloading:
         return bool(self._every) and self._source.creates(kind)
 
     def _loaded(self, kind: str) -> int:
-        loaded: int = getattr(self._run.progress, f"{kind}_loaded")
+        loaded: int = getattr(self._context.progress, f"{kind}_loaded")
         return loaded
 
     def load(self, kind: str) -> Any:
@@ -279,7 +279,7 @@ class Reloading:
             WrongTypeError: What the method returned is not a loader.
             ConfigurationError: It returned ``None`` this time.
         """
-        progress = self._run.progress
+        progress = self._context.progress
         running, epoch = progress.epoch, self._loaded(kind) if self.was_due(kind) else progress.epoch
         setattr(progress, f"{kind}_loaded", epoch)
         progress.epoch = epoch  # a resumed run creates it as it was created, by an epoch that is over

@@ -30,13 +30,13 @@ class TrainingBatches:
     """The batches of each epoch. All processes take the same number.
 
     Args:
-        run: The run.
+        context: Of the fit.
         loader: The user's own loader; ``None`` for no batches.
     """
 
-    def __init__(self, run: RunContext, loader: Any) -> None:
-        self._run = run
-        self.loader = training_loader(run, loader)
+    def __init__(self, context: RunContext, loader: Any) -> None:
+        self._context = context
+        self.loader = training_loader(context, loader)
         self._limit_parts()
         self._differs = False
         """Whether processes read streams of their own, of which one may end before the others."""
@@ -46,14 +46,14 @@ class TrainingBatches:
         """The seconds of the measured waits for batches, of the steps between them, and the number of both."""
         self._ahead = 0.0
         """The seconds of a wait within a step, for the batch after it: a stream is asked whether there is one."""
-        self._measures = run.runtime.strategy.is_global_zero
+        self._measures = context.runtime.strategy.is_global_zero
         """Whether the waits are measured: in process 0, until it is known whether they are too long."""
         self.num_batches = self._agree(length_of(self.loader))
         """The number of batches of the running epoch in each process; infinite if it is not known."""
 
     def _agree(self, own: float) -> float:
         # The processes would wait for each other in a step that not all of them take.
-        strategy, settings = self._run.runtime.strategy, self._run.settings
+        strategy, settings = self._context.runtime.strategy, self._context.settings
         length = agreed_length(strategy, own, smallest=True)
         if strategy.data_shards > 1 and not settings.use_distributed_sampler:
             self._differs = math.isinf(agreed_length(strategy, own, smallest=False))
@@ -64,7 +64,7 @@ class TrainingBatches:
         return length
 
     def _limit_parts(self) -> None:
-        loader, settings = self.loader, self._run.settings
+        loader, settings = self.loader, self._context.settings
         if isinstance(loader, PreparedCombined):
             limit, source = settings.limit_train_batches, settings.source_of("limit_train_batches")
             lengths = [length_of(part) for part in loader.flattened]
@@ -73,11 +73,11 @@ class TrainingBatches:
 
     def reload(self, loader: Any) -> None:
         """Take the batches of another loader of the user's, from the next epoch on; every process calls it."""
-        self.loader = training_loader(self._run, loader)
+        self.loader = training_loader(self._context, loader)
 
     def begin_epoch(self) -> None:
         """Go to the running epoch; every process calls it."""
-        progress, loader = self._run.progress, self.loader
+        progress, loader = self._context.progress, self.loader
         self._others_end = False
         loader.set_epoch(progress.epoch)
         self._limit_parts()
@@ -100,15 +100,15 @@ class TrainingBatches:
 
     def iterate(self) -> Iterator[tuple[int, Any, bool]]:
         """The number of each batch that is left of the epoch, the batch, and whether the optimizer steps after it."""
-        loader, first, num = self.loader, self._run.progress.batch, self.num_batches
-        size, is_known = self._run.settings.accumulate_grad_batches, math.isfinite(length_of(loader))
+        loader, first, num = self.loader, self._context.progress.batch, self.num_batches
+        size, is_known = self._context.settings.accumulate_grad_batches, math.isfinite(length_of(loader))
         all_left: Iterator[Any] = iter(self._until_one_ends() if self._differs else loader)
         taken = all_left if math.isinf(num) else islice(all_left, max(int(num) - first, 0))
         if self._is_complete and not math.isinf(num):
             taken = chain(taken, read_end(all_left, int(num)))
         if self._measures and not self._differs:
             taken = chain(self._measured(taken), taken)
-        batches = enumerate(self._run.batch_hooks.applied(taken), first)
+        batches = enumerate(self._context.batch_hooks.applied(taken), first)
         if size == 1 or (is_known and not self._differs):
             return ((index, batch, (index + 1) % size == 0 or index + 1 == num) for index, batch in batches)
         return ((index, batch, (index + 1) % size == 0 or index + 1 == num or self.is_last) for index, batch in batches)
@@ -131,7 +131,7 @@ class TrainingBatches:
                 if self._waits >= MEASURED_BATCHES and self._waited + self._worked >= MEASURED_SECONDS:
                     self._measures = False
                     if self._waited > self._worked:
-                        warn_of_waiting(self._run, self.loader, self._waits, self._waited, self._worked)
+                        warn_of_waiting(self._context, self.loader, self._waits, self._waited, self._worked)
                     yield batch
                     return
             begun, self._ahead = time.monotonic(), 0.0
@@ -151,7 +151,7 @@ class TrainingBatches:
             batch = next(batches)
 
     def _in_any(self, value: bool) -> bool:
-        strategy = self._run.runtime.strategy
+        strategy = self._context.runtime.strategy
         return bool(strategy.reduce(torch.tensor(int(value), device=strategy.root_device), "max"))
 
 
@@ -159,15 +159,15 @@ class ValidationTimes:
     """When validation is due in the running epoch.
 
     Args:
-        run: The run.
+        context: Of the fit.
         num_batches: The number of batches of the epoch; infinite if it is not known.
         is_possible: Whether there is validation at all.
         clock: What counts the time since the last validation, where that decides.
     """
 
-    def __init__(self, run: RunContext, num_batches: float, is_possible: bool, clock: SharedClock | None) -> None:
-        settings, self._progress = run.settings, run.progress
-        self._strategy, self._clock = run.runtime.strategy, clock
+    def __init__(self, context: RunContext, num_batches: float, is_possible: bool, clock: SharedClock | None) -> None:
+        settings, self._progress = context.settings, context.progress
+        self._strategy, self._clock = context.runtime.strategy, clock
         self._asked_at, self._is_time = -1, False
         epochs = settings.check_val_every_n_epoch
         self.is_possible = is_possible and (epochs is None or (self._progress.epoch + 1) % epochs == 0)

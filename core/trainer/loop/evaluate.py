@@ -44,7 +44,7 @@ class EvaluationLoop:
     Every batch is evaluated once, by one process; none is repeated to even out the number.
 
     Args:
-        run: The run that this loop is part of.
+        context: Of the run that this loop is part of.
         step_module: The module's steps as a forward pass.
         model: ``step_module`` as the runtime prepared it.
         stage: The stage.
@@ -54,15 +54,15 @@ class EvaluationLoop:
 
     def __init__(
         self,
-        run: RunContext,
+        context: RunContext,
         step_module: StepModule,
         model: nn.Module,
         stage: Stage,
         loader: Any,
         of_training: StageMetrics | None = None,
     ) -> None:
-        self._run, self.step_module, self.stage = run, step_module, stage
-        self.strategy = run.runtime.strategy
+        self._context, self.step_module, self.stage = context, step_module, stage
+        self.strategy = context.runtime.strategy
         self.model = model
         self.reload(loader)
         self.metrics = StageMetrics(self.strategy, of_training=of_training)
@@ -80,33 +80,33 @@ class EvaluationLoop:
     def configure(self) -> None:
         """Get the strategy's module for inference. In a fit this comes after the optimizers are set up."""
         strategy = self.strategy
-        self.model = strategy.inference_module(self._run.runtime.strategy_module(self.model))
+        self.model = strategy.inference_module(self._context.runtime.strategy_module(self.model))
         if needs_forward_context(strategy.precision):
             self.model = PreparedModule(self.model, self.step_module, strategy.precision)
 
     def reload(self, loader: Any) -> None:
         """Evaluate the batches of another loader of the user's; every process calls it."""
-        self.dataloaders, self.loaders = prepared_loaders(self._run, loader, evaluation=True)
+        self.dataloaders, self.loaders = prepared_loaders(self._context, loader, evaluation=True)
         """The prepared loaders: in the user's structure, and as those that are read one after another."""
 
     def num_batches(self) -> list[float]:
         """The number of batches of each loader in this process; infinite if it is not known. Every process calls it."""
-        limit = self._run.settings.limit_batches(self.stage.kind)
+        limit = self._context.settings.limit_batches(self.stage.kind)
         numbers = []
         for loader in self.loaders:
             own = length_of(loader)
             # A fraction is one of the largest share, so that no process has to leave out all of its batches.
             length = agreed_length(self.strategy, own, smallest=False) if isinstance(limit, float) else own
-            numbers.append(min(own, limited(length, limit, self._run.settings.source_of(self.stage.limit))))
+            numbers.append(min(own, limited(length, limit, self._context.settings.source_of(self.stage.limit))))
         return numbers
 
     def position(self) -> dict[str, Any]:
         """For ``RunContext.pass_begun``: this process's generators, data and metrics, and what the loggers have."""
-        strategy, metric_log = self.strategy, self._run.metric_log
+        strategy, metric_log = self.strategy, self._context.metric_log
         return {
             "rng": get_rng_state(strategy.accelerator, strategy.root_device),
             "loaders": [loader.state_dict() for loader in self.loaders],
-            "metric_objects": metric_states(self._run.module),
+            "metric_objects": metric_states(self._context.module),
             "evaluated": metric_log.state_dict()["evaluated"],
             "loggers": metric_log.loggers_state() if strategy.is_global_zero else [],
         }
@@ -127,30 +127,30 @@ class EvaluationLoop:
         Raises:
             ConfigurationError: A loader is empty in every process.
         """
-        run, hooks = self._run, self.stage.hooks
+        context, hooks = self._context, self.stage.hooks
         is_prediction = self.stage.name == "predict"
-        writers = [call for call in run.hooks.callbacks if is_prediction and isinstance(call, BasePredictionWriter)]
+        writers = [call for call in context.hooks.callbacks if is_prediction and isinstance(call, BasePredictionWriter)]
         keeps = keeps_outputs or any(writer.interval.on_epoch for writer in writers)
         for loader in self.loaders:  # before their lengths, which may depend on it
-            loader.set_epoch(run.progress.epoch)
+            loader.set_epoch(context.progress.epoch)
         counts = self.num_batches()
         limits = [min(number, at_most) for number in counts]
-        run.batch_counts |= {self.stage.name: counts, run.stage: limits}
-        run.metric_log.stage = self.metrics
-        with _evaluation_mode(run), torch.no_grad():
-            run.hooks.call(f"{hooks}_start")
-            run.hooks.call(f"{hooks}_epoch_start")
-            share_buffers(self.strategy, run.module)
+        context.batch_counts |= {self.stage.name: counts, context.stage: limits}
+        context.metric_log.stage = self.metrics
+        with _evaluation_mode(context), torch.no_grad():
+            context.hooks.call(f"{hooks}_start")
+            context.hooks.call(f"{hooks}_epoch_start")
+            share_buffers(self.strategy, context.module)
             self.predictions, self.batch_indices = [], []
             for number, (loader, num_batches) in enumerate(zip(self.loaders, limits, strict=True)):
                 self._run_batches(number, loader, num_batches, keeps, bool(writers))
             self.metrics.dataloader_idx = None
             with nullcontext() if self.metrics.places else self._no_batch_here():
-                run.end_epoch_of(self.metrics, self.stage)
-            run.metric_log.stage = None
+                context.end_epoch_of(self.metrics, self.stage)
+            context.metric_log.stage = None
             if finished is not None:
                 finished()
-            run.hooks.call(f"{hooks}_end")
+            context.hooks.call(f"{hooks}_end")
         outputs, self.predictions, self.batch_indices = self.predictions, [], []
         if not keeps_outputs:
             return [[] for _ in outputs]
@@ -173,12 +173,18 @@ class EvaluationLoop:
     def _run_batches(
         self, number: int, loader: Any, num_batches: float, keeps_outputs: bool, keeps_indices: bool
     ) -> None:
-        run, metrics, model, strategy, hooks = self._run, self.metrics, self.model, self.strategy, self._run.hooks
+        context, metrics, model, strategy, hooks = (
+            self._context,
+            self.metrics,
+            self.model,
+            self.strategy,
+            self._context.hooks,
+        )
         batch_start, batch_end = (
             hooks.bind_of_loader(f"{self.stage.hooks}_batch_{at}", number) for at in ("start", "end")
         )
-        batch_end += run.keepers(self.stage, number)
-        end = None if self.stage.name == "predict" else overridden(run.module, Module, f"{self.stage.step}_end")
+        batch_end += context.keepers(self.stage, number)
+        end = None if self.stage.name == "predict" else overridden(context.module, Module, f"{self.stage.step}_end")
         metrics.dataloader_idx = number if len(self.loaders) > 1 else None
         self.step_module.use(self.stage.step, metrics.dataloader_idx)
         outputs, indices = list[Any](), list[Any]()
@@ -188,14 +194,14 @@ class EvaluationLoop:
         if has_indices:
             loader.keep_indices()
         batch_idx = -1
-        is_whole = run.settings.limit_batches(self.stage.kind) is None and num_batches == length_of(loader)
+        is_whole = context.settings.limit_batches(self.stage.kind) is None and num_batches == length_of(loader)
         stop = None if is_whole else int(num_batches)  # all, also where the length is not exact
-        batches: Iterator[tuple[int, Any]] = enumerate(run.batch_hooks.applied(islice(loader, stop), number))
+        batches: Iterator[tuple[int, Any]] = enumerate(context.batch_hooks.applied(islice(loader, stop), number))
         if strategy.inference_is_collective:
             batches = self._in_step(batches, number)
-        batches = run.timed_iterator(f"[{self.stage.name}]next", batches)
-        call = run.timed(self.stage.step, model)
-        mode = torch.inference_mode() if run.settings.inference_mode else torch.no_grad()
+        batches = context.timed_iterator(f"[{self.stage.name}]next", batches)
+        call = context.timed(self.stage.step, model)
+        mode = torch.inference_mode() if context.settings.inference_mode else torch.no_grad()
         with mode:
             for batch_idx, batch in batches:
                 metrics.batch = () if batch is None else batch
@@ -208,7 +214,7 @@ class EvaluationLoop:
                     indices.append(loader.newest_indices if has_indices else None)
                 for hook in batch_end:
                     hook(output, batch, batch_idx)
-                run.metric_log.send_evaluated(metrics, self.stage.name)
+                context.metric_log.send_evaluated(metrics, self.stage.name)
                 if keeps_outputs:
                     outputs.append(map_tensors(torch.Tensor.cpu, output))
         metrics.batch = None
@@ -226,7 +232,7 @@ class EvaluationLoop:
 
     def _in_step(self, batches: Iterator[tuple[int, Any]], number: int) -> Iterator[tuple[int, Any]]:
         """``batches``; while other processes still have some, this one joins in their forward passes."""
-        strategy, metric_log = self.strategy, self._run.metric_log
+        strategy, metric_log = self.strategy, self._context.metric_log
         spare: Any = None
         while True:
             current = next(batches, None)
@@ -236,7 +242,7 @@ class EvaluationLoop:
                 return
             if spare is None and not all(have):
                 received = strategy.broadcast(None if current is None else current[1], have.index(True))
-                spare = self._run.batch_hooks.move(received, number)
+                spare = self._context.batch_hooks.move(received, number)
             if current is not None:
                 yield current
                 continue
@@ -248,15 +254,15 @@ class EvaluationLoop:
 
 
 @contextmanager
-def _evaluation_mode(run: RunContext) -> Iterator[None]:
+def _evaluation_mode(context: RunContext) -> Iterator[None]:
     """Put the module in evaluation mode, and afterwards each submodule back in the mode that it had."""
-    modes = [(part, part.training) for part in run.module.modules()]
-    run.evaluating = parts_in_evaluation(run.module)
-    run.module.eval()
+    modes = [(part, part.training) for part in context.module.modules()]
+    context.evaluating = parts_in_evaluation(context.module)
+    context.module.eval()
     try:
         yield
     finally:
-        run.evaluating = None
+        context.evaluating = None
         for part, training in modes:
             part.training = training
 
@@ -329,23 +335,23 @@ def shown(trainer: Trainer, stage: str, verbose: bool, results: list[dict[str, f
     return results
 
 
-def sanity_check(run: RunContext, validation: EvaluationLoop) -> None:
+def sanity_check(context: RunContext, validation: EvaluationLoop) -> None:
     """Run ``num_sanity_val_steps`` batches of ``validation``, without an effect on anything that follows.
 
     What is logged goes nowhere; random number generators and the loaders' positions are as before.
     """
-    steps = run.settings.num_sanity_val_steps
+    steps = context.settings.num_sanity_val_steps
     if not steps:
         return
-    strategy, stage = run.runtime.strategy, run.stage
-    run.pass_begun = begun = validation.position()
-    run.stage = "sanity_check"
-    with run.metric_log.discarding():
-        run.hooks.call_callbacks("on_sanity_check_start")
+    strategy, stage = context.runtime.strategy, context.stage
+    context.pass_begun = begun = validation.position()
+    context.stage = "sanity_check"
+    with context.metric_log.discarding():
+        context.hooks.call_callbacks("on_sanity_check_start")
         validation.run(at_most=math.inf if steps == -1 else steps)
-        run.hooks.call_callbacks("on_sanity_check_end")
-    run.stage = stage
-    run.pass_begun = None
+        context.hooks.call_callbacks("on_sanity_check_end")
+    context.stage = stage
+    context.pass_begun = None
     for loader, position in zip(validation.loaders, begun["loaders"], strict=True):
         loader.load_state_dict(position)
     set_rng_state(begun["rng"], strategy.accelerator, strategy.root_device)

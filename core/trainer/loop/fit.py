@@ -46,25 +46,25 @@ class FitLoop:
     """One ``fit``: everything the loop needs is decided here, before the first batch.
 
     Args:
-        run: The run that this loop is part of.
+        context: Of the run that this loop is part of.
         train_loader: The user's own loader of training batches; ``None`` if there is nothing to train on.
         val_loader: The user's own loader of validation batches, or ``None``.
         reloading: Creates both again where that is due.
     """
 
-    def __init__(self, run: RunContext, train_loader: Any, val_loader: Any, reloading: Reloading) -> None:
-        runtime, module = run.runtime, run.module
+    def __init__(self, context: RunContext, train_loader: Any, val_loader: Any, reloading: Reloading) -> None:
+        runtime, module = context.runtime, context.module
         strategy = runtime.strategy
-        self._run, self.strategy = run, strategy
+        self._context, self.strategy = context, strategy
         self.step_module = StepModule.of(module)
         self.model = runtime.prepare(self.step_module)
-        self.batches = TrainingBatches(run, train_loader)
+        self.batches = TrainingBatches(context, train_loader)
         self._reloading = reloading
-        self.metrics = StageMetrics(strategy, run.progress)
+        self.metrics = StageMetrics(strategy, context.progress)
         self.validation = None
         if val_loader is not None:
             stage = STAGES["validate"]
-            self.validation = EvaluationLoop(run, self.step_module, self.model, stage, val_loader, self.metrics)
+            self.validation = EvaluationLoop(context, self.step_module, self.model, stage, val_loader, self.metrics)
         self.is_manual = not module.automatic_optimization
         self.optimization = Optimization()
         self._has_loss: bool | None = None
@@ -90,20 +90,20 @@ class FitLoop:
             ckpt_path: The checkpoint to resume from, or ``None``.
             checkpoint: What was read from there.
         """
-        run, strategy = self._run, self.strategy
-        configured = read_optimizers(run.module.configure_optimizers(), automatic=not self.is_manual)
+        context, strategy = self._context, self.strategy
+        configured = read_optimizers(context.module.configure_optimizers(), automatic=not self.is_manual)
         if not self.is_manual:
-            check_holds(run.module, configured.optimizers, "configure_optimizers", strategy.world_size)
+            check_holds(context.module, configured.optimizers, "configure_optimizers", strategy.world_size)
         optimizers = tuple(strategy.setup_optimizers(configured.optimizers)) if configured.optimizers else ()
         if self.validation is not None:
             self.validation.configure()
         self.optimization = attrs.evolve(configured, optimizers=optimizers)
-        self.schedules = LRSchedulers(() if self.is_manual else configured.schedules, run, strategy)
-        module = run.runtime.strategy_module(self.model)
-        self.controls = Controls(run, optimizers, module)
+        self.schedules = LRSchedulers(() if self.is_manual else configured.schedules, context, strategy)
+        module = context.runtime.strategy_module(self.model)
+        self.controls = Controls(context, optimizers, module)
         self._bind_step()
         self.state = FitState(
-            run=run,
+            context=context,
             optimization=self.optimization,
             loaders=self._loaders(),
             model=module,
@@ -140,8 +140,8 @@ class FitLoop:
 
     def _make_step(self, module: nn.Module) -> TrainingStep:
         if self.is_manual:
-            return manual_step(self.model, self._run.module, self.controls, self._mappings)
-        settings = self._run.settings
+            return manual_step(self.model, self._context.module, self.controls, self._mappings)
+        settings = self._context.settings
         if not self.optimization.optimizers:
             return step_without_optimizer(self._forward(), partial(self.strategy.no_sync, module))
         options = TrainingStepOptions(
@@ -151,20 +151,20 @@ class FitLoop:
             clip_value=settings.gradient_clip_val,
             clip_algorithm=settings.gradient_clip_algorithm,
         )
-        return compose_step(self._run, self.controls, self._forward(), options)
+        return compose_step(self._context, self.controls, self._forward(), options)
 
     def accumulate(self, count: int) -> Settings:
         """Accumulate ``count`` batches for each optimizer step, from the next epoch's batches on."""
-        run = self._run
-        if count != run.settings.accumulate_grad_batches:
-            run.settings = attrs.evolve(run.settings, accumulate_grad_batches=count)
+        context = self._context
+        if count != context.settings.accumulate_grad_batches:
+            context.settings = attrs.evolve(context.settings, accumulate_grad_batches=count)
             self._bind_step()
-        return run.settings
+        return context.settings
 
     def _bind_step(self) -> None:
-        run = self._run
+        context = self._context
         self._optimizer_steps = [optimizer.step for optimizer in self.optimization.optimizers]
-        self._step = run.timed("run_training_batch", self._make_step(run.runtime.strategy_module(self.model)))
+        self._step = context.timed("run_training_batch", self._make_step(context.runtime.strategy_module(self.model)))
 
     def _follow_optimizers(self) -> None:
         """Use the ``step`` that a hook has given an optimizer, as a scheduler does that is created there."""
@@ -173,7 +173,7 @@ class FitLoop:
             self._bind_step()
 
     def _forward(self) -> Callable[[Any, int], Tensor | None]:
-        model, module = self.model, self._run.module
+        model, module = self.model, self._context.module
         end = overridden(module, Module, "training_step_end")
         # Not self: in a circle with it, the loader and its workers would live on after the run.
         mappings, shards = self._mappings, self.strategy.data_shards
@@ -200,25 +200,25 @@ class FitLoop:
 
     def step_each_epoch(self, scheduler: Any) -> None:
         """Step ``scheduler`` after each epoch from now on, and the module's own no longer."""
-        self.schedules = LRSchedulers((LRSchedulerConfig(scheduler),), self._run, self.strategy)
+        self.schedules = LRSchedulers((LRSchedulerConfig(scheduler),), self._context, self.strategy)
 
     def run_forward(self) -> None:
         """Run the training step's forward pass on each batch of an epoch, in training mode, without gradients.
 
         What is logged goes nowhere; random numbers and the loader's position are afterwards as before.
         """
-        run, strategy, loader = self._run, self.strategy, self.batches.loader
-        model = strategy.inference_module(run.runtime.strategy_module(self.model))
+        context, strategy, loader = self._context, self.strategy, self.batches.loader
+        model = strategy.inference_module(context.runtime.strategy_module(self.model))
         if needs_forward_context(strategy.precision):
             model = PreparedModule(model, self.step_module, strategy.precision)
         generators, position = get_rng_state(strategy.accelerator, strategy.root_device), loader.state_dict()
         self.step_module.use("training_step")
-        with run.metric_log.discarding(), torch.no_grad():
-            run.metric_log.stage = metrics = StageMetrics(strategy, run.progress)
+        with context.metric_log.discarding(), torch.no_grad():
+            context.metric_log.stage = metrics = StageMetrics(strategy, context.progress)
             self.batches.begin_epoch()
             num = self.batches.num_batches
             batches = islice(loader, None if math.isinf(num) else int(num))
-            for batch_idx, batch in enumerate(run.batch_hooks.applied(batches)):
+            for batch_idx, batch in enumerate(context.batch_hooks.applied(batches)):
                 metrics.batch = () if batch is None else batch
                 model(batch, batch_idx)
         loader.load_state_dict(position, reshard=True)  # one of a resumed run may be that of other processes
@@ -226,31 +226,31 @@ class FitLoop:
 
     def rehearse(self, batch: Any, batch_idx: int) -> None:
         """Run forward and backward of a batch in this process alone, and drop the gradients."""
-        module = self._run.runtime.strategy_module(self.model)
+        module = self._context.runtime.strategy_module(self.model)
         try:
             with self.strategy.no_sync(module):
                 loss = self._forward()(batch, batch_idx)
                 if loss is not None:
                     self.strategy.make_backward()(loss)
         finally:
-            for parameter in self._run.module.parameters():
+            for parameter in self._context.module.parameters():
                 parameter.grad = None
 
     def run(self) -> None:
         """Train for all epochs that are left."""
-        run, progress = self._run, self._run.progress
-        run.hooks.call("on_fit_start")
+        context, progress = self._context, self._context.progress
+        context.hooks.call("on_fit_start")
         self._zero_grad()
         if self._process_state is None and self.validation is not None:
-            sanity_check(run, self.validation)
+            sanity_check(context, self.validation)
         if self.validation is not None:
-            run.batch_counts["validate"] = self.validation.num_batches()
-        if self.batches.num_batches == 0 and run.settings.limit_train_batches in (0, 0.0):
-            run.hooks.call("on_fit_end")
+            context.batch_counts["validate"] = self.validation.num_batches()
+        if self.batches.num_batches == 0 and context.settings.limit_train_batches in (0, 0.0):
+            context.hooks.call("on_fit_end")
             return
-        run.metric_log.stage = self.metrics
-        run.hooks.call("on_train_start")
-        frozen = parts_in_evaluation(run.module)
+        context.metric_log.stage = self.metrics
+        context.hooks.call("on_train_start")
+        frozen = parts_in_evaluation(context.module)
         if frozen and self._process_state is None:
             logger.warning(
                 "%d submodule(s) are in evaluation mode, and stay in it: %s. If that is not meant, call module.train() "
@@ -268,27 +268,27 @@ class FitLoop:
             progress.finish_epoch()
             resumes = False
         progress.has_ended = True
-        run.metric_log.stage = None
-        run.hooks.call("on_train_end")
-        run.hooks.call("on_fit_end")
+        context.metric_log.stage = None
+        context.hooks.call("on_train_end")
+        context.hooks.call("on_fit_end")
 
     def _is_done(self) -> bool:
-        settings, progress = self._run.settings, self._run.progress
+        settings, progress = self._context.settings, self._context.progress
         return progress.epoch >= settings.epoch_limit or progress.step >= settings.step_limit
 
     @property
     def is_long_enough(self) -> bool:
         """Whether the run is as long as it has to be."""
-        settings, progress = self._run.settings, self._run.progress
+        settings, progress = self._context.settings, self._context.progress
         epochs = settings.min_epochs if settings.min_epochs is not None else int(settings.min_steps is not None)
         return progress.completed_epochs >= epochs and progress.step >= (settings.min_steps or 0)
 
     def _may_stop(self) -> bool:
         """Whether all processes stop, and the run is as long as it has to be."""
-        return self._run.progress.all_stop and self.is_long_enough
+        return self._context.progress.all_stop and self.is_long_enough
 
     def _run_epoch(self, resumes: bool) -> None:
-        run, progress, metric_log = self._run, self._run.progress, self._run.metric_log
+        context, progress, metric_log = self._context, self._context.progress, self._context.metric_log
         metric_log.stage = self.metrics
         self.step_module.use("training_step")
         if not resumes:
@@ -296,69 +296,69 @@ class FitLoop:
         self.batches.begin_epoch()
         self._has_loss = None
         if not resumes:
-            run.hooks.call("on_train_epoch_start")
+            context.hooks.call("on_train_epoch_start")
             progress.start_batches()
         self._follow_optimizers()
-        run.batch_counts["train"] = [self.batches.num_batches]
+        context.batch_counts["train"] = [self.batches.num_batches]
         times = self._times = ValidationTimes(
-            run, self.batches.num_batches, self.validation is not None, self._validation_clock()
+            context, self.batches.num_batches, self.validation is not None, self._validation_clock()
         )
         if progress.phase == "batches" and self._run_batches(times):
             self._finish_batches()
         if self.validates_next():
             self._validate(times)
         progress.start_end()
-        run.end_epoch_of(self.metrics, STAGES["fit"], self._step_monitoring)
+        context.end_epoch_of(self.metrics, STAGES["fit"], self._step_monitoring)
         self._agree_to_stop()
 
     def validates_next(self) -> bool:
         """Whether a validation follows the newest batch; every process calls it, as they may compare their clocks."""
-        times, progress = self._times, self._run.progress
+        times, progress = self._times, self._context.progress
         if times is None or progress.validated == progress.batch:
             return False
         return times.is_due(is_last=progress.phase == "end") or (times.is_possible and self._may_stop())
 
     def _validation_clock(self) -> SharedClock | None:
-        seconds = self._run.settings.val_check_seconds
+        seconds = self._context.settings.val_check_seconds
         if seconds is None:
             self._clock = None
         elif self._clock is None or self._clock.seconds != seconds:
             self._clock = SharedClock(seconds)
-            self._clock.restart(self._run.progress.total_batches)
+            self._clock.restart(self._context.progress.total_batches)
         return self._clock
 
     def _finish_batches(self) -> None:
         """Step the schedulers of epochs, unless the epoch's last batch has already done so."""
-        progress = self._run.progress
+        progress = self._context.progress
         if progress.phase == "batches":
             progress.finish_batches()
             self.schedules.step("epoch", progress.completed_epochs)
-            warn_of_rare_logs(self._run, self.metrics)
+            warn_of_rare_logs(self._context, self.metrics)
             if self._times is not None:
                 self._times.end_batches()
 
     def _validate(self, times: ValidationTimes) -> None:
-        run, progress = self._run, self._run.progress
+        context, progress = self._context, self._context.progress
         assert self.validation is not None
         if progress.validated == progress.batch:
             return
         self._reload("val")
-        run.metric_log.keep(self.metrics)
-        run.stage, run.pass_begun = "validate", self.validation.position()
+        context.metric_log.keep(self.metrics)
+        context.stage, context.pass_begun = "validate", self.validation.position()
         self.validation.run(finished=partial(self._finish_validation, times))
-        run.stage, run.metric_log.stage = "train", self.metrics
+        context.stage, context.metric_log.stage = "train", self.metrics
         self.step_module.use("training_step")
         times.restart()
         self._agree_to_stop()
 
     def _finish_validation(self, times: ValidationTimes) -> None:
-        progress, self._run.pass_begun = self._run.progress, None
+        progress, self._context.pass_begun = self._context.progress, None
         progress.note_validation()
         if times.is_due(is_last=progress.phase == "end") and not progress.is_accumulating:
             self.schedules.step_monitoring("step", progress.step)
 
     def _step_monitoring(self) -> None:
-        progress = self._run.progress
+        progress = self._context.progress
         if progress.phase == "over":
             self.schedules.step_monitoring("epoch", progress.completed_epochs)
 
@@ -368,7 +368,7 @@ class FitLoop:
 
     def _agree_to_stop(self) -> None:
         """If one process stops, all stop: the others would wait for it in the next step. Every process calls this."""
-        strategy, progress = self.strategy, self._run.progress
+        strategy, progress = self.strategy, self._context.progress
         if strategy.world_size > 1:
             wish = torch.tensor(float(progress.should_stop), device=strategy.root_device)
             with strategy.assume_alike():
@@ -376,11 +376,11 @@ class FitLoop:
 
     def _run_batches(self, times: ValidationTimes) -> bool:
         """Train on the batches that are left of the epoch, with validations in between; returns whether on all."""
-        progress, num = self._run.progress, self.batches.num_batches
+        progress, num = self._context.progress, self.batches.num_batches
         batches = self.batches.iterate()
         while True:
             first, wanted = progress.batch, times.batches_left
-            ended = self._train(self._run.timed_iterator("[train]next", islice(batches, wanted)), times)
+            ended = self._train(self._context.timed_iterator("[train]next", islice(batches, wanted)), times)
             self._check_finite(self._newest_loss)
             self._newest_loss = None
             self._check_losses(is_whole=ended == "stopped" or wanted is None or progress.batch >= num)
@@ -407,11 +407,11 @@ class FitLoop:
         self, batches: Iterator[tuple[int, Any, bool]], times: ValidationTimes
     ) -> Literal["done", "stopped", "skipped"]:
         """Train on ``batches``; returns whether on all of them, or why not."""
-        run, progress, step, metrics = self._run, self._run.progress, self._step, self.metrics
-        settings, metric_log = run.settings, run.metric_log
-        batch_start = run.hooks.bind("on_train_batch_start")
-        batch_end = run.hooks.bind("on_train_batch_end") + run.keepers(STAGES["fit"])
-        checkpoint_io = run.runtime.strategy.checkpoint_io
+        context, progress, step, metrics = self._context, self._context.progress, self._step, self.metrics
+        settings, metric_log = context.settings, context.metric_log
+        batch_start = context.hooks.bind("on_train_batch_start")
+        batch_end = context.hooks.bind("on_train_batch_end") + context.keepers(STAGES["fit"])
+        checkpoint_io = context.runtime.strategy.checkpoint_io
         if type(checkpoint_io).check is not CheckpointIO.check:  # it writes in the background, and may fail there
             batch_start = (lambda *_: checkpoint_io.check(), *batch_start)
         self.controls.bind_hooks()
@@ -480,17 +480,17 @@ class FitLoop:
         """Warn once of a loss that is no number. It waits for the device, so it follows what does so anyway."""
         if not self._has_warned:
             logged = self.metrics.step_values() if self.is_manual else {}
-            self._has_warned = warn_of_infinite_loss(loss, logged, self._run.progress)
+            self._has_warned = warn_of_infinite_loss(loss, logged, self._context.progress)
 
     def _check_losses(self, is_whole: bool) -> None:
         """Reject an epoch that ended without training on any batch."""
         if is_whole and self._has_loss is False and self._steps_itself:
             raise ConfigurationError(
-                f"training_step: returned None for every batch of epoch {self._run.progress.epoch}, so nothing was "
+                f"training_step: returned None for every batch of epoch {self._context.progress.epoch}, so nothing was "
                 "trained. End it with `return loss`; None skips a batch."
             )
         if is_whole and self.is_manual and self._has_loss is not None and self.optimization.optimizers:
-            warn_of_missing_steps(self._run.module, self._run.progress)
+            warn_of_missing_steps(self._context.module, self._context.progress)
 
     def _outputs(self, loss: Tensor | None) -> Any:
         """What the last step returned, detached."""

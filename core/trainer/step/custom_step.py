@@ -30,7 +30,7 @@ STEP_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", 
 
 
 def compose_step(
-    run: RunContext,
+    context: RunContext,
     controls: Controls,
     forward: Callable[[Any, int], Tensor | None],
     options: TrainingStepOptions,
@@ -41,10 +41,10 @@ def compose_step(
         ConfigurationError: The strategy runs the whole step by itself, or computes gradients by itself and ``backward``
             is overridden, or the optimizer's closure cannot be used.
     """
-    strategy, optimizer = run.runtime.strategy, options.optimizer
+    strategy, optimizer = context.runtime.strategy, options.optimizer
     own = unwrap_optimizer(optimizer)
-    parts = [name for name in CUSTOM_STEP if overridden(run.module, Module, name) is not None]
-    parts += [name for name in STEP_HOOKS if run.hooks.bind(name)]
+    parts = [name for name in CUSTOM_STEP if overridden(context.module, Module, name) is not None]
+    parts += [name for name in STEP_HOOKS if context.hooks.bind(name)]
     passes_closure = _passes_closure(own, optimizer, strategy)
     if needs_closure(own) and options.accumulate > 1:
         raise ConfigurationError(
@@ -58,7 +58,7 @@ def compose_step(
     taken: list[CustomStep] = []
 
     def customize(given: StepParts) -> TrainingStep:
-        step = CustomStep(run, controls, given, options, passes_closure)
+        step = CustomStep(context, controls, given, options, passes_closure)
         taken.append(step)
         controls.automatic_step = step.step_optimizer
         return step
@@ -80,7 +80,7 @@ class CustomStep:
     the gradients, backward.
 
     Args:
-        run: Of the fit.
+        context: Of the fit.
         controls: Of the fit.
         parts: What the strategy contributes.
         options: What the step does.
@@ -88,10 +88,15 @@ class CustomStep:
     """
 
     def __init__(
-        self, run: RunContext, controls: Controls, parts: StepParts, options: TrainingStepOptions, passes_closure: bool
+        self,
+        context: RunContext,
+        controls: Controls,
+        parts: StepParts,
+        options: TrainingStepOptions,
+        passes_closure: bool,
     ) -> None:
-        module, hooks = run.module, run.hooks
-        self._run, self._controls, self._parts, self._options = run, controls, parts, options
+        module, hooks = context.module, context.hooks
+        self._context, self._controls, self._parts, self._options = context, controls, parts, options
         self._optimizer, self._accumulate = options.optimizer, options.accumulate
         self._passes_closure = passes_closure
         self._zero_grad_hooks, self._before_backward, self._after_backward, self._before_step = (
@@ -118,13 +123,13 @@ class CustomStep:
     def __call__(self, batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
         """See :data:`core.strategies.TrainingStep`."""
         self._batch, self._batch_idx, self._has_run = batch, batch_idx, False
-        self._is_first = not self._run.progress.is_accumulating
+        self._is_first = not self._context.progress.is_accumulating
         try:
             if not is_step_end:
                 with self._parts.no_sync(self._options.module):
                     self._closure()
             elif self._own_step is not None:
-                epoch = self._run.progress.epoch
+                epoch = self._context.progress.epoch
                 self._own_step(epoch, batch_idx, self._controls.optimizers[0], self._closure)
                 if not self._has_run:
                     raise ConfigurationError(
@@ -159,7 +164,7 @@ class CustomStep:
         if self._own_zero is None:
             self._optimizer.zero_grad()
         else:
-            self._own_zero(self._run.progress.epoch, self._batch_idx, self._optimizer)
+            self._own_zero(self._context.progress.epoch, self._batch_idx, self._optimizer)
 
     def step_optimizer(self, closure: Callable[[], Any] | None = None) -> Any:
         """What the ``step`` of the optimizer does that ``optimizer_step`` gets."""
@@ -188,7 +193,7 @@ class CustomStep:
         for hook in self._before_step:
             hook(self._optimizer)
         if self._own_clipping is not None:
-            settings = self._run.settings
+            settings = self._context.settings
             algorithm = None if settings.gradient_clip_val is None else settings.gradient_clip_algorithm
             self._own_clipping(self._optimizer, settings.gradient_clip_val, algorithm)
         elif options.clip_value is not None:

@@ -45,13 +45,14 @@ class LRSchedulers:
 
     Args:
         schedules: What is stepped, and how.
-        run: Its module's ``lr_scheduler_step`` is called if it is overridden; its log has the metrics to monitor.
+        context: Its module's ``lr_scheduler_step`` is called if it is overridden; its log has the metrics to
+            monitor.
         strategy: Of the run.
     """
 
-    def __init__(self, schedules: Sequence[LRSchedulerConfig], run: RunContext, strategy: Strategy) -> None:
-        self._metric_log, self._progress, self._strategy = run.metric_log, run.progress, strategy
-        module = run.module
+    def __init__(self, schedules: Sequence[LRSchedulerConfig], context: RunContext, strategy: Strategy) -> None:
+        self._metric_log, self._progress, self._strategy = context.metric_log, context.progress, strategy
+        module = context.module
         self._own_step = overridden(module, Module, "lr_scheduler_step") or partial(Module.lr_scheduler_step, module)
         self._plain: dict[str, list[LRSchedulerConfig]] = {interval: [] for interval in INTERVALS}
         self._monitoring: dict[str, list[LRSchedulerConfig]] = {interval: [] for interval in INTERVALS}

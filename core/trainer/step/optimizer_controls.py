@@ -65,10 +65,10 @@ class ControlledOptimizer(OptimizerWrapper):
 class Controls:
     """Implements a Module's ``optimizers``, ``manual_backward``, ``toggle_optimizer`` and ``clip_gradients``."""
 
-    def __init__(self, run: RunContext, optimizers: Sequence[Optimizer], module: nn.Module) -> None:
-        self._run, self._module = run, module
-        self.strategy: Strategy = run.runtime.strategy
-        self.is_manual = not run.module.automatic_optimization
+    def __init__(self, context: RunContext, optimizers: Sequence[Optimizer], module: nn.Module) -> None:
+        self._context, self._module = context, module
+        self.strategy: Strategy = context.runtime.strategy
+        self.is_manual = not context.module.automatic_optimization
         self._gradients: ManualGradients | None = None
         self._hooks: dict[str, tuple[Callable[..., Any], ...]] = {}
         self._backwards = 0
@@ -100,7 +100,7 @@ class Controls:
     def bind_hooks(self) -> None:
         """Find the hooks that are called in a step; the callbacks may have changed."""
         names = ("on_before_backward", "on_after_backward", "on_before_optimizer_step")
-        self._hooks = {name: self._run.hooks.bind(name) for name in names}
+        self._hooks = {name: self._context.hooks.bind(name) for name in names}
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Controls:
         result = self._steps[index]() if closure is None else self._steps[index](closure)
         torch.clear_autocast_cache()  # or what is left of training_step computes with the weights before the step
         self._stepped_at[index] = self._backwards
-        progress, strategy = self._run.progress, self.strategy
+        progress, strategy = self._context.progress, self.strategy
         progress.step = strategy.global_steps() if strategy.counts_steps else progress.step + 1
         return result
 
@@ -218,7 +218,7 @@ class Controls:
 
     def clip(self, optimizer: Optimizer, value: float | None, algorithm: str | None) -> None:
         """See :meth:`core.Module.clip_gradients`."""
-        settings = self._run.settings
+        settings = self._context.settings
         for name, given in (("gradient_clip_val", value), ("gradient_clip_algorithm", algorithm)):
             of_trainer = getattr(settings, name)
             if settings.gradient_clip_val is not None and given is not None and given != of_trainer:

@@ -56,22 +56,19 @@ TRAIN = """
 import sys
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal import Module, Trainer
-
-class Net(Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 1)
-    def training_step(self, batch, batch_idx):
-        return self.layer(batch[0]).square().mean()
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+from torch_hal import Runtime
 
 torch.manual_seed(0)
-net, data = Net(), TensorDataset(torch.randn(22, 3))
-trainer = Trainer(max_epochs=2, logger=False, enable_progress_bar=False, enable_checkpointing=False)
-trainer.fit(net, DataLoader(data, batch_size=4))
-sys.stdout.write(f"weights {trainer.world_size} {net.layer.weight.tolist()}\\n")  # at once: two processes write
+runtime, layer = Runtime(), torch.nn.Linear(3, 1)
+loader = DataLoader(TensorDataset(torch.randn(22, 3)), batch_size=2)
+model, optimizer, loader = runtime.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.1), loader)
+for epoch in range(2):
+    for (inputs,) in loader:
+        optimizer.zero_grad()
+        runtime.backward(model(inputs).square().mean())
+        optimizer.step()
+# At once: two processes write.
+sys.stdout.write(f"weights {runtime.num_processes} {layer.weight.tolist()}\\n")
 """
 
 WAIT = """

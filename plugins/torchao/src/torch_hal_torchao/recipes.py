@@ -31,8 +31,8 @@ class AORecipeKwargs:
 class FP8RecipeKwargs:
     """Settings of float8 by other libraries, of which only those are accepted that torchao has too.
 
-    As in torchao, each product has the scale of its own largest value, which no history decides on, and evaluation is
-    in float8 as well.
+    As in torchao, each product is scaled by its current largest values, not by a history of earlier ones, and
+    evaluation is in float8 as well.
     """
 
     backend: str | None = None
@@ -70,8 +70,8 @@ _AS_HERE: dict[str, Any] = {
 _INSTEAD = {
     "backend": "Leave it out: torchao multiplies, without TransformerEngine and MS-AMP.",
     "opt_level": "Leave it out: it is MS-AMP's, and parameters and the optimizer's state are float32 here.",
-    "amax_history_len": "Leave it out: each product has the scale of its own largest value.",
-    "amax_compute_algo": "Leave it out: each product has the scale of its own largest value.",
+    "amax_history_len": "Leave it out: each product is scaled by its current largest values.",
+    "amax_compute_algo": "Leave it out: each product is scaled by its current largest values.",
     "use_autocast_during_eval": "Leave it out, or set True: evaluation is in float8 too.",
 }
 
