@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from ..checkpoints.agreement import run_on_each_rank
-from ..errors import CheckpointError
+from ..errors import CheckpointError, LaunchError
 from .base import Strategy
 from .calls import is_user_frame, user_frame
 from .parallel import ProcessGroupStrategy
@@ -39,20 +39,27 @@ class Meeting:
         name: The method that was called, for messages.
         needs_all: Whether every process has to call it; by default if the strategy divides the state among them.
         patience: How many seconds process 0 waits for the others where it can do without them.
+        is_ending: Whether an error ends the run. It may be of one process alone: another than process 0 waits for that
+            one no longer than ``patience``, and process 0 does without those that have ended, if it can.
 
     Raises:
         CheckpointError: It needs every process, and some did not call it in time. Raised in those that did.
     """
 
     def __init__(
-        self, strategy: Strategy, name: str, needs_all: bool | None = None, patience: float = OPTIONAL_SECONDS
+        self,
+        strategy: Strategy,
+        name: str,
+        needs_all: bool | None = None,
+        patience: float = OPTIONAL_SECONDS,
+        is_ending: bool = False,
     ) -> None:
         self._strategy, self.name = strategy, name
         self.is_leader = strategy.is_global_zero
         self.needs_all = strategy.saving_is_collective if needs_all is None else needs_all
         self.absent: tuple[int, ...] = ()
         """The ranks of the processes that have not come."""
-        self._phase, self._patience = 0, patience
+        self._phase, self._patience, self._is_ending = 0, patience, is_ending
         board = strategy.board if isinstance(strategy, ProcessGroupStrategy) else None
         self._board: Board | None = board if strategy.world_size > 1 else None
         if self._board is not None:
@@ -74,14 +81,27 @@ class Meeting:
     def _lead(self, board: Board, site: str) -> tuple[int, ...]:
         others = range(1, self._strategy.world_size)
         seconds = OPTIONAL_SECONDS if site in board.alone else self._patience
-        absent = tuple(board.absent(self._place, others, NEEDED_SECONDS if self.needs_all else seconds, goes_on=True))
+        seconds = NEEDED_SECONDS if self.needs_all else seconds
+        try:
+            absent = tuple(board.absent(self._place, others, seconds, goes_on=True))
+        except LaunchError:
+            if self.needs_all or not self._is_ending:
+                raise
+            absent = tuple(rank for rank in others if not board.has(f"{self._place}/{rank}"))
         board.set(f"{self._place}/absent", pickle.dumps(absent))
         # Process 0 waits the full time only once if the other processes never save at this place.
         (board.alone.add if len(absent) == len(others) else board.alone.discard)(site)
         return absent
 
     def _come(self, board: Board) -> tuple[int, ...]:
-        board.set(f"{self._place}/{self._strategy.global_rank}", b"")
+        own = f"{self._place}/{self._strategy.global_rank}"
+        board.set(own, b"")
+        if self._is_ending and not board.wait(f"{self._place}/absent", self._patience, 0, goes_on=True):
+            board.delete(own)
+            raise CheckpointError(
+                f"{self.name}: rank 0, which leads it, has not called it within {self._patience:g} s, as where the "
+                f"error is one of rank {self._strategy.global_rank} alone."
+            )
         if not board.wait(f"{self._place}/absent", NEEDED_SECONDS, 0):
             logger.warning("%s: rank %s waits for rank 0 to call it", self.name, self._strategy.global_rank)
         absent: tuple[int, ...] = pickle.loads(self._receive(board, f"{self._place}/absent", 0))

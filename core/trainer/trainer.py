@@ -358,7 +358,7 @@ class Trainer(TrainerProperties):
         check_path("filepath", filepath, optional=False)
         path = os.path.expanduser(filepath)
         if self.run.fit_loop is not None:
-            self.run.fit_loop.state.save(path, weights_only, storage_options)
+            self.run.fit_loop.state.save(path, weights_only, storage_options, fails=self.run.interrupted)
         elif self.run.finished is not None:
             self.run.finished.save(self, self.strategy, self.callbacks, path, weights_only, storage_options)
         else:

@@ -41,6 +41,20 @@ def test_resumed_run_equals_uninterrupted(
         assert_same(resumed[rank], state)
 
 
+def test_an_error_of_one_process_alone_is_the_cause_and_process_0_saves(tmp_path: Path) -> None:
+    """``save_on_exception`` waits for no process that computes; the run goes on from what process 0 has written."""
+    said = run_script(tmp_path, "resumable.py", "fail", "2", "32-true", "auto", "1", expect=1).stderr
+    assert "\nrank 1 of 2 failed: ValueError: planted\n  at " in said.partition("rank 0 of 2 ends because")[2]
+    epochs = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert len(epochs) == 3
+    within = torch.load(tmp_path / "checkpoints" / epochs[-1])
+    assert (within["epoch"], within["progress"]["batch"]) == (2, 3)
+    run_script(tmp_path, "resumable.py", "resume", "2", "32-true", "auto", "1")
+    first, second = states(tmp_path).values()
+    for name in first.keys() - {"total"}:  # what the failed process had summed up is lost
+        assert torch.equal(first[name], second[name])
+
+
 @pytest.mark.slow
 def test_a_fit_goes_on_with_other_numbers_of_processes(tmp_path: Path) -> None:
     """From one to two to three to one it gives what an uninterrupted run does; warnings say that bits may differ."""

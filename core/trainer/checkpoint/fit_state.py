@@ -84,19 +84,22 @@ class FitState:
     controls: Controls | None
     """Knows which gradients wait for a step in manual optimization; ``None`` after the end of the fit."""
 
-    def save(self, path: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None) -> None:
+    def save(
+        self, path: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None, fails: bool = False
+    ) -> None:
         """Write a checkpoint; every process calls it, or process 0 where each has the whole state.
 
         Args:
             path: Where to.
             weights_only: Write only the module's state and the position.
             storage_options: Passed to the CheckpointIO.
+            fails: Whether an error ends the run.
 
         Raises:
             CheckpointError: It could not be written, or a process that is needed did not call this.
         """
         context, strategy, progress = self.context, self.context.runtime.strategy, self.context.progress
-        meeting = Meeting(strategy, "save_checkpoint", patience=STATES_SECONDS)
+        meeting = Meeting(strategy, "save_checkpoint", patience=STATES_SECONDS, is_ending=fails)
         if meeting.is_late:
             logger.warning(ABSENT, "save_checkpoint", f"{strategy.global_rank} (too late)")
             return

@@ -1,6 +1,7 @@
 """Four epochs, checkpointed after each; ``die`` kills this process in epoch 3, ``resume`` goes on from there.
 
-``die-within`` saves again within that epoch, and within an accumulation of two batches, if those are asked for.
+``die-within`` saves again within that epoch, and within an accumulation of two batches, if those are asked for. With
+``fail``, process 1 alone raises an error there.
 """
 
 import os
@@ -62,6 +63,12 @@ class Die(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Fail(Callback):
+    def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
+        if trainer.current_epoch == 2 and batch_idx == 3 and trainer.global_rank == 1:
+            raise ValueError("planted")
+
+
 class SaveWithin(Callback):
     def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
         if trainer.current_epoch == 2 and batch_idx == 2:
@@ -70,7 +77,7 @@ class SaveWithin(Callback):
 
 def main() -> None:
     mode, devices, precision, strategy, accumulate = sys.argv[1:]
-    callbacks: dict[str, list[Callback]] = {"die": [Die()], "die-within": [Die(), SaveWithin()]}
+    callbacks: dict[str, list[Callback]] = {"die": [Die()], "die-within": [Die(), SaveWithin()], "fail": [Fail()]}
     seed_everything(3 if mode == "resume" else 0)
     module, total = Regression(), Total()
     trainer = Trainer(
@@ -82,7 +89,7 @@ def main() -> None:
         callbacks=[
             total,
             *callbacks.get(mode, []),
-            ModelCheckpoint(Path(os.environ["OUT"], "checkpoints"), save_top_k=-1),
+            ModelCheckpoint(Path(os.environ["OUT"], "checkpoints"), save_top_k=-1, save_on_exception=True),
         ],
         accumulate_grad_batches=int(accumulate),
         enable_progress_bar=False,
