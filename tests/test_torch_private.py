@@ -155,6 +155,10 @@ def test_the_module_in_a_compiled_one_is_found() -> None:
     assert inner is module
     assert torch.equal(compiler(copy.deepcopy(module))(torch.ones(1, 1)), module(torch.ones(1, 1)))
     assert torch_private.uncompiled(module) == (None, None)
+    part: Any = torch.compile(nn.Sequential(module), backend="eager")
+    whole: Any = torch.compile(nn.Sequential(nn.Linear(1, 1), part), backend="eager")
+    names = torch_private.uncompiled_names(whole.state_dict())
+    assert list(names) == ["0.weight", "0.bias", "1.0.weight", "1.0.bias"]
 
 
 # -- optimizers and schedulers -----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConfigurationError, quoted
+from ..utilities.torch_private import uncompiled_names
 from .locations import absolute, local_copy, read_manifest
 from .manifest import LARGEST, DamagedError, FileRecord, Manifest, NotOursError, open_file
 from .safe_unpickling import load_tensors, refuse_code
@@ -266,6 +267,15 @@ def weights_for(module: nn.Module, weights: Mapping[str, Any]) -> Mapping[str, A
     tied = {id(known[name]): value for name, value in weights.items() if isinstance(known.get(name), Tensor)}
     missing = {name: tied[id(value)] for name, value in known.items() if name not in weights and id(value) in tied}
     return {**weights, **missing}
+
+
+def compiled_alike(module: nn.Module, state: Any) -> Any:
+    """A state of ours for ``module``, renamed if torch.compile wraps modules here and has not there, or vice versa."""
+    if not isinstance(state, Mapping):
+        return state
+    names = dict(module.named_parameters())
+    is_compiled, was_compiled = (uncompiled_names(each).keys() != each.keys() for each in (names, state))
+    return weights_for(module, state) if is_compiled != was_compiled else state
 
 
 def load_whole(path: str | os.PathLike[str]) -> dict[str, Any]:

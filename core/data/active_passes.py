@@ -110,6 +110,8 @@ class ActivePasses:
         self.newest: ActivePass | None = None
         """The pass that has yielded the newest batch of all; ``None`` outside of all loops."""
         self._active: list[ActivePass] = []
+        self.num_ended = 0
+        """How many passes have ended."""
         self.workers = Workers()
         """The workers of the run's loaders."""
 
@@ -130,6 +132,7 @@ class ActivePasses:
         """``running`` has ended; the loop around it, if any, is in its own pass again."""
         self._remove(running)
         self.newest = self._active[-1] if self._active else None
+        self.num_ended += 1
 
     def _remove(self, running: ActivePass) -> None:
         if running in self._active:

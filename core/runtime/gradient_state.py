@@ -101,6 +101,16 @@ class GradientState:
         source = self._source
         return not self._is_last and self.sync_with_dataloader and source is not None and source.loader is None
 
+    def is_after_loop(self, num_ended: int) -> bool:
+        """Whether the code comes after a loop over the data, and not after a step in it.
+
+        Args:
+            num_ended: How many passes had ended when this was last asked.
+        """
+        if self._source is not None:
+            return self._source.loader is None
+        return self.sync_gradients and not self.in_dataloader and self.passes.num_ended > num_ended
+
     @property
     def newest(self) -> ActivePass | None:
         """The pass that has yielded the newest batch; ``None`` outside of all loops."""

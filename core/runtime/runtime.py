@@ -1164,7 +1164,7 @@ class Runtime(RunFacts, KnownAttributes):
         """Write the weights of ``model`` for other programs, with the file names of Hugging Face's libraries.
 
         Process 0 writes ``model.safetensors``, or several files and ``model.safetensors.index.json``. Of tied weights
-        one is written; :func:`safetensors.torch.load_model` loads them.
+        one is written; :func:`safetensors.torch.load_model` loads them. Names are those without :func:`torch.compile`.
 
         Args:
             model: Prepared or not.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from ..utilities.torch_private import non_persistent_buffers
+from ..utilities.torch_private import non_persistent_buffers, uncompiled_names
 from .base import Strategy
 from .parallel import ParallelStrategy
 
@@ -52,9 +52,9 @@ def own_buffers(strategy: Strategy, module: nn.Module) -> dict[str, torch.Tensor
 
 def load_own_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
     """Load what :func:`own_buffers` returned."""
-    found = dict(module.named_buffers())
+    found = uncompiled_names(dict(module.named_buffers()))
     with torch.no_grad():
-        for name, buffer in buffers.items():
+        for name, buffer in uncompiled_names(buffers).items():
             if name in found:
                 found[name].copy_(buffer)
 

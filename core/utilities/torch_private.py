@@ -6,10 +6,11 @@ Each stands here because torch has no public name for it. tests/test_torch_priva
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,8 @@ if TYPE_CHECKING:  # torch.distributed has these classes too, without types
     from torch.distributed.tensor import Placement
 else:
     from torch.distributed import GradBucket, PrefixStore, Store, TCPStore
+
+T = TypeVar("T")
 
 __all__ = [
     "LIBUV_TAKES_SOCKETS",
@@ -74,6 +77,7 @@ __all__ = [
     "takes_load_hooks",
     "uncompiled",
     "uncompiled_call",
+    "uncompiled_names",
 ]
 
 # -- versions ----------------------------------------------------------------------------------------------------------
@@ -139,6 +143,11 @@ def uncompiled(module: Any) -> tuple[Any, Any]:
     """The module in what ``torch.compile`` returned, and how it was compiled; ``(None, None)`` of anything else."""
     original, compiler = (getattr(module, name, None) for name in ("_orig_mod", "dynamo_ctx"))
     return (original, compiler) if isinstance(original, nn.Module) and compiler is not None else (None, None)
+
+
+def uncompiled_names(state: Mapping[str, T]) -> dict[str, T]:
+    """``state`` with the names that parameters and buffers have without ``torch.compile``."""
+    return {re.sub(r"(?:(?<=\.)|^)_orig_mod\.", "", name): value for name, value in state.items()}
 
 
 # -- optimizers and schedulers -----------------------------------------------------------------------------------------

@@ -30,7 +30,8 @@ def test_gather_for_metrics_of_random_loaders(processes: str, cases: str, tmp_pa
 def test_gather_for_metrics_names_the_processes_without_a_batch(tmp_path: Path) -> None:
     """With ``even_batches=False`` it does not wait for them; what is collected in the loop is gathered after it.
 
-    One value for a batch that has padding is gathered with a warning, in process 0.
+    One value for a batch that has padding is gathered with a warning, in process 0. So is a loader prepared that has no
+    batch for so many processes.
     """
     run_script(tmp_path, "absent.py")
     by_rank: list[dict[str, Any]] = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
@@ -47,6 +48,8 @@ def test_gather_for_metrics_names_the_processes_without_a_batch(tmp_path: Path) 
         expected = ["input_data['mean'] is one value for a batch that has padding"] if rank == 0 else []
         assert len(found["padded"]) == len(expected)
         assert all(text in said for text, said in zip(expected, found["padded"], strict=True))
+        (emptied,) = found["emptied"] if rank == 0 else [*found["emptied"], ""]
+        assert ("no batch. Its data has 23 item(s), fewer than 8 for each of the 3" in emptied) == (rank == 0)
 
 
 @pytest.mark.slow

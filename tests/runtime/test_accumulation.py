@@ -244,6 +244,27 @@ def test_a_step_that_the_scaler_skips() -> None:
     assert skipped == [(False, False, 1), (True, True, 1), (False, False, 2)]
 
 
+@pytest.mark.parametrize(("steps", "ends_with_data", "taken"), [(1, True, 11), (3, True, 5), (3, False, 3)])
+def test_a_scheduler_steps_once_an_epoch(steps: int, ends_with_data: bool, taken: int) -> None:
+    """Also where the last step of an epoch was skipped, or a window is open. In the loop it follows the optimizer."""
+    plugin = GradientAccumulationPlugin(num_steps=steps, sync_with_dataloader=ends_with_data)
+    one = runtime(precision="16-mixed", gradient_accumulation_plugin=plugin)
+    module = network()
+    model, optimizer, batches = one.prepare(module, sgd(module), DataLoader(TensorDataset(*data()), batch_size=4))
+    by_epoch, by_step = one.prepare(StepLR(optimizer, 1, 0.5), StepLR(optimizer, 1, 1.0))
+    for factor in (1.0, float("inf"), 1.0):
+        rate = by_epoch.get_last_lr()[0]
+        for batch in batches:
+            with one.accumulate(model):
+                one.backward(loss_of(model, batch) * (factor if one.gradient_state.end_of_dataloader else 1.0))
+                optimizer.step()
+                by_step.step()
+                optimizer.zero_grad()
+        by_epoch.step()
+        assert by_epoch.get_last_lr()[0] == rate / 2
+    assert by_step.last_epoch == taken
+
+
 def test_two_optimizers_in_a_window() -> None:
     """Gradients that the second loss leaves in the first model are cleared before its next window."""
     inputs, targets = data()

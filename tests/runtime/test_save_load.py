@@ -203,3 +203,36 @@ def test_a_format_of_the_users_own(tmp_path: Path) -> None:
     one.save({"step": 1}, tmp_path / "c")
     assert one.load(tmp_path / "c") == {"step": 1}
     assert used == ["save", "load to cpu"]
+
+
+def pair(is_compiled: bool, whole: bool) -> Any:
+    """A module that torch.compile wraps, as a whole or in part, if at all."""
+    module: Any = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 1), nn.BatchNorm1d(1)))
+    if is_compiled and not whole:
+        module[1] = torch.compile(module[1], backend="eager")
+    return torch.compile(module, backend="eager") if is_compiled and whole else module
+
+
+@pytest.mark.parametrize("was_compiled", [True, False])
+@pytest.mark.parametrize("whole", [True, False])
+def test_weights_of_a_compiled_module(was_compiled: bool, whole: bool, tmp_path: Path) -> None:
+    """torch.compile adds to the names of what it wraps: they fit the same module without it, and vice versa."""
+    one = runtime(gradient_accumulation_steps=2)
+    saved = one.prepare(pair(was_compiled, whole))
+    with one.accumulate(saved):
+        one.backward(torch.stack([parameter.square().sum() for parameter in saved.parameters()]).sum())
+    one.save_state(tmp_path / "state")
+    one.save({"model": saved}, tmp_path / "parts")
+    one.save_model(saved, tmp_path / "model")
+    assert set(runtime().load(tmp_path / "model")["model"]) == set(pair(False, whole).state_dict())
+    for strict in (True, False, None):
+        other = runtime(gradient_accumulation_steps=2)
+        model = other.prepare(pair(not was_compiled, whole))
+        if strict is None:
+            other.load(tmp_path / "parts", {"model": model})
+        else:
+            other.load_state(tmp_path / "state", strict=strict)
+            for parameter, expected in zip(model.parameters(), saved.parameters(), strict=True):
+                assert torch.equal(parameter.grad, expected.grad)
+        for tensor, expected in zip(model.state_dict().values(), saved.state_dict().values(), strict=True):
+            assert torch.equal(tensor, expected)

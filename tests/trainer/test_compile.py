@@ -207,3 +207,25 @@ def test_a_strategy_that_cannot() -> None:
     compiled: Any = torch.compile(Regression())
     with pytest.raises(ConfigurationError, match="'whole' compiles whole"):
         quiet(strategy=Whole()).fit(compiled, loader())
+
+
+class Part(Regression):
+    """A module that compiles a part of itself, or does not."""
+
+    def __init__(self, compiled: bool = True) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        if compiled:
+            self.network: Any = torch.compile(self.network, **EAGER)
+
+
+def test_weights_of_a_module_that_compiled_a_part(tmp_path: Path) -> None:
+    """They load into the same module without the compilation, whose names of parameters are others."""
+    module = Part()
+    trainer = quiet(max_epochs=1)
+    trainer.fit(module, loader())
+    trainer.save_checkpoint(tmp_path / "c")
+    plain = Part.load_from_checkpoint(tmp_path / "c", compiled=False)
+    assert "network.0.weight" in plain.state_dict()
+    for parameter, expected in zip(plain.parameters(), module.parameters(), strict=True):
+        assert torch.equal(parameter, expected)

@@ -27,6 +27,7 @@ from ...random import MAX_SEED, get_rng_state, seed_everything, set_rng_state
 from ...strategies.base import Strategy
 from ...strategies.partial_save import Meeting
 from ...strategies.wrapping import unwrap_optimizer
+from ...utilities.torch_private import uncompiled_names
 
 logger = logging.getLogger(__name__)
 
@@ -304,11 +305,12 @@ def load_open_state(modules: Iterable[Prepared], states: list[dict[str, Any]] | 
         logger.warning("rank %s: its accumulated gradients are not in the checkpoint", strategy.global_rank)
         return
     for (own, wrapped), state in zip(modules, states, strict=True):
-        for name, parameter in own.named_parameters():
-            gradient = state["gradients"].get(name)
+        gradients, buffers = (uncompiled_names(state[part]) for part in ("gradients", "buffers"))
+        for name, parameter in uncompiled_names(dict(own.named_parameters())).items():
+            gradient = gradients.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
-        for name, buffer in own.named_buffers():
-            buffer.copy_(state["buffers"][name])
+        for name, buffer in uncompiled_names(dict(own.named_buffers())).items():
+            buffer.copy_(buffers[name])
         strategy.load_accumulation_state(wrapped, state["strategy"])
 
 

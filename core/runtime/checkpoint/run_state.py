@@ -27,6 +27,7 @@ from ...checkpoints import (
     store_of,
 )
 from ...checkpoints.agreement import check_shared, run_on_each_rank
+from ...checkpoints.foreign import compiled_alike
 from ...checkpoints.manifest import RUN_STATE, NotOursError
 from ...data import PreparedLoader
 from ...data.rank_comparison import facts_of_items, sums_of
@@ -359,7 +360,7 @@ class StateSaving:
             load(state)
             return
         own = own_module(obj, self._life.strategy)
-        known = own.state_dict()
+        known, state = own.state_dict(), compiled_alike(own, state)
         load({**known, **{name: value for name, value in state.items() if name in known}})
 
 

@@ -17,13 +17,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ...checkpoints import committed_file, remove_committed, store_of
-from ...checkpoints.foreign import is_foreign, load_any, weights_for
+from ...checkpoints.foreign import compiled_alike, is_foreign, load_any, weights_for
 from ...checkpoints.safetensors_io import write_safetensors
 from ...checkpoints.torch_io import write_shard
 from ...errors import ConfigurationError, WrongTypeError, quoted
 from ...hints.argument_checks import check_path
 from ...strategies.partial_save import Meeting
 from ...strategies.wrapping import unwrap_optimizer
+from ...utilities.torch_private import uncompiled_names
 from ..lifecycle import Life
 from ..prepare.wrappers import PreparedOptimizer, own_module
 from .process_state import class_of, load_optimizer, restore, run_facts
@@ -242,7 +243,8 @@ class Checkpointing:
             WrongTypeError: It has no ``load_state_dict``.
         """
         if isinstance(value, nn.Module):
-            return partial(self._life.live().load_module_state, own_module(value, self._life.strategy))
+            strategy, own = self._life.live(), own_module(value, self._life.strategy)
+            return lambda saved: strategy.load_module_state(own, compiled_alike(own, saved))
         if isinstance(value, Optimizer):
             optimizer = _own_optimizer(value)
             saved_class = facts.get("optimizer_classes", {}).get(name)
@@ -285,7 +287,7 @@ class Checkpointing:
         if meeting.is_late:
             return
         state = strategy.whole_module_state(own_module(model, strategy))
-        meeting.lead(lambda: save_in_parts(state, save_directory, size, safe_serialization))
+        meeting.lead(lambda: save_in_parts(uncompiled_names(state), save_directory, size, safe_serialization))
 
 
 def _own_optimizer(optimizer: Optimizer) -> Optimizer:

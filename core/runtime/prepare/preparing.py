@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from ...data import DataSettings, PreparedLoader, prepare_loader
+from ...data.shards import index_source
 from ...errors import ConfigurationError, WrongTypeError
 from ...logging import get_logger
 from ...strategies.base import Strategy
@@ -188,6 +189,9 @@ class Preparing:
         )
         if self._rng_types and strategy.world_size > 1:
             prepared.on_pass = partial(synchronize_generators, strategy, self._rng_types)
+        if strategy.data_shards > 1 and type(loader) is DataLoader and prepared.is_map_style:
+            with suppress(TypeError, NotImplementedError):  # it has no length
+                _warn_of_none_left(loader, prepared, strategy.data_shards)
         self._prepared.add([prepared])
         return prepared
 
@@ -316,3 +320,16 @@ def synchronize_generators(strategy: Strategy, kinds: Collection[str]) -> None:
 
 def _dtypes(module: nn.Module) -> set[torch.dtype]:
     return {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
+
+
+def _warn_of_none_left(loader: DataLoader[Any], prepared: PreparedLoader, shards: int) -> None:
+    """Warn where one process has batches, and several have none: ``drop_last`` leaves out what not all can fill."""
+    source, size, drop_last = index_source(loader)
+    if drop_last and len(loader) and not len(prepared):
+        logger.warning(
+            "prepare: the loader has no batch. Its data has %d item(s), fewer than %s for each of the %d processes, "
+            "and drop_last=True leaves them out. Lower batch_size, or set drop_last=False",
+            len(source),
+            size,
+            shards,
+        )

@@ -296,8 +296,9 @@ _SCHEDULERS_OWN = ("step", "_core_scheduler", "_core_call")
 class PreparedScheduler(LRScheduler):
     """The user's scheduler, whose ``step`` acts if the optimizer has stepped: once a step, on any number of processes.
 
-    It acts in the last micro-batch of an accumulation, unless the optimizer's step was skipped. It is an
-    instance of the user's class, and shares all attributes but ``step`` with the user's scheduler.
+    It acts in the last micro-batch of an accumulation, unless the optimizer's step was skipped; and after a loop over
+    the data, as for one step an epoch, in any case. It is an instance of the user's class, and shares all attributes
+    but ``step`` with the user's scheduler.
 
     Args:
         scheduler: The user's scheduler.
@@ -319,7 +320,7 @@ class PreparedScheduler(LRScheduler):
         object.__setattr__(self, "__dict__", scheduler.__dict__)
         object.__setattr__(self, "_core_scheduler", scheduler)
         object.__setattr__(self, "_core_call", (scheduler, state, strategy))
-        object.__setattr__(self, "step", partial(_step, scheduler, state, strategy))
+        object.__setattr__(self, "step", partial(_step, scheduler, state, strategy, [state.passes.num_ended]))
         return self
 
     def __init__(self, scheduler: LRScheduler, state: GradientState, strategy: Strategy) -> None:
@@ -329,7 +330,13 @@ class PreparedScheduler(LRScheduler):
         return PreparedScheduler, self._core_call
 
 
-def _step(scheduler: Any, state: GradientState, strategy: Strategy, *args: Any, **kwargs: Any) -> None:
+def _step(
+    scheduler: Any, state: GradientState, strategy: Strategy, ended: list[int], /, *args: Any, **kwargs: Any
+) -> None:
+    before, ended[0] = ended[0], state.passes.num_ended
+    if state.is_after_loop(before) and not strategy.counts_steps:
+        scheduler.step(*args, **kwargs)
+        return
     if not state.sync_gradients:
         if state.adjust_scheduler:
             count_scheduler_call(scheduler)

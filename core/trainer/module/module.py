@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...checkpoints.foreign import is_foreign, weights_for
+from ...checkpoints.foreign import compiled_alike, is_foreign, weights_for
 from ...errors import LONGEST_LIST, BackendError, CheckpointError, ConfigurationError, WrongTypeError, quoted
 from ...hints.argument_checks import check_path, suggest_arguments
 from ...loggers.base import Logger
@@ -406,8 +406,8 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
                 "module.load_state_dict(torch.load(path, weights_only=True)[...])."
             )
         with load_errors("state_dict", path):
-            state = checkpoint["state_dict"]
-            state = weights_for(module, state) if is_foreign(checkpoint) else state
+            adapt = weights_for if is_foreign(checkpoint) else compiled_alike
+            state = adapt(module, checkpoint["state_dict"])
             module.load_state_dict(state, strict=module.strict_loading if strict is None else strict)
         device = next((tensor.device for tensor in state.values() if isinstance(tensor, torch.Tensor)), None)
         return module if device is None else module.to(device)

@@ -74,6 +74,16 @@ def padded(runtime: Runtime) -> list[str]:
     return handler.texts
 
 
+def emptied(runtime: Runtime) -> list[str]:
+    """The warnings of loaders that one process would have batches of, of which three may have none."""
+    handler = Warnings()
+    logging.getLogger("torch_hal").addHandler(handler)
+    for items, drop_last in ((23, True), (24, True), (7, True), (23, False)):
+        runtime.prepare_data_loader(DataLoader(range(items), 8, drop_last=drop_last))  # type: ignore[arg-type]
+    logging.getLogger("torch_hal").removeHandler(handler)
+    return handler.texts
+
+
 def main() -> None:
     runtime = Runtime(accelerator="cpu", strategy="ddp", devices=3)
     uneven = DataSettings(even_batches=False)
@@ -87,7 +97,7 @@ def main() -> None:
         found[kind] = {**gathered(runtime, loader), "collected": collected(runtime, loader)}
     loader = runtime.prepare_data_loader(DataLoader(range(ITEMS), batch_size=8), settings=uneven)  # type: ignore[arg-type]
     found["warnings"] = warned(runtime, loader)
-    found["padded"] = padded(runtime)
+    found["padded"], found["emptied"] = padded(runtime), emptied(runtime)
     Path(os.environ["OUT"], f"rank{runtime.process_index}.json").write_text(json.dumps(found))
 
 
