@@ -26,14 +26,15 @@ RUNS_ON = {
     "xla": "**not run on TPUs**: the real `torch_xla`, on this machine's CPU by PJRT",
 }
 
-KEPT = "## On an H100"
+KEPT = "## On torch's openreg"
 """What follows this line on the page was measured elsewhere, and written by hand."""
 
 HEAD = """\
 # Hardware
 
 What the [conformance kit](conformance.md) found on each accelerator. Made by `nox -s hardware`, which runs the kit
-and writes this page. [The last part](#on-an-h100) is what ran on a real GPU.
+and writes this page. What ran on [torch's openreg](#on-torchs-openreg) and on [a real GPU](#on-an-h100) was written by
+hand.
 
 """
 

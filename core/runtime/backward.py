@@ -77,7 +77,7 @@ class Backward:
         native = self._strategy.make_backward() if may_step else self._refuse_backward
         self._takes_gradient = native is tensor_backward
         native = self._checked(self._reduced(native))
-        is_watched = self._prepared.taken or self._continued
+        is_watched = self._prepared.taken or self._continued or self._strategy.root_device.type != "cpu"
         self.native: Callable[..., None] | None = self._first_backward(native) if is_watched else native
         """The function; ``None`` until it is decided."""
         self.window.probe()
@@ -161,11 +161,15 @@ class Backward:
         return checked
 
     def _first_backward(self, backward: Callable[..., None]) -> Callable[..., None]:
-        """``backward``, which at first looks whether the loop uses what it was given as it should."""
+        """``backward``, which at first looks whether the loop uses what it was given as it should, and the device."""
 
         def first(loss: Tensor, *args: Any, **kwargs: Any) -> None:
             self._check_skips()
-            self._prepared.taken.check(partial(backward, loss, *args, **kwargs), self._prepared.of("models"))
+            try:
+                self._prepared.taken.check(partial(backward, loss, *args, **kwargs), self._prepared.of("models"))
+            except RuntimeError as error:
+                add_remedy(error)
+                raise
             if self.native is first and not self._prepared.taken:
                 self.native = backward
 

@@ -77,9 +77,8 @@ class CheckpointAlgebraTests:
                 assert not difference, f"after {', '.join(done)}: {difference}"
             elif call == "load":
                 _check_absent(ios[which], place, f"after {', '.join(done)}")
-            if call in ("save", "remove"):
-                found = sorted(os.listdir(path.parent))
-                assert found == sorted(one.name for one in expected), f"after {', '.join(done)} there are {found}"
+            found, names = sorted(os.listdir(path.parent)), sorted(one.name for one in expected)
+            assert found == names, f"after {', '.join(done)} there are {found}. Expected: {names}"
 
     @tier("T1")
     def test_views_share_their_memory(self, io: CheckpointIO, round_trip: Callable[..., Any]) -> None:
@@ -276,7 +275,10 @@ class CheckpointAlgebraTests:
         for place in (path, *path.rglob("*")):
             expected = (0o777 if place.is_dir() else 0o666) & ~umask
             found = place.stat().st_mode & 0o777
-            assert found == expected, f"{place.name} has the permissions {oct(found)}. Expected: {oct(expected)}"
+            assert found == expected, (
+                f"{place.name} has the permissions {oct(found)}. Expected: {oct(expected)}, as a file that open() or "
+                "Path.touch() creates"
+            )
 
     @tier("T1")
     def test_the_process_stays_as_it_was(self, io: CheckpointIO, path: Path) -> None:
