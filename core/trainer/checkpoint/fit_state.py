@@ -110,7 +110,7 @@ class FitState:
         for hook in context.hooks.bind("on_save_checkpoint"):
             hook(checkpoint)
         if not weights_only:  # after the hooks, which may draw random numbers
-            own = {**self._own(), "callbacks": _apart(meeting, checkpoint["callbacks"])}
+            own = {**self._own(), "callbacks": _differing(meeting, checkpoint["callbacks"])}
             is_open = progress.is_accumulating or (self.controls is not None and self.controls.has_open_gradients)
             if is_open:
                 own["open"] = open_state([(context.module, self.model)], strategy)
@@ -189,7 +189,8 @@ class FitState:
             keyed, schedules = list(_keyed(context.hooks.callbacks)), self.optimization.schedules
             checkpoint = resumable(checkpoint, path, context, self.loaders, schedules, keyed)
         _check_parts(checkpoint, path, *PARTS)
-        _check_number(checkpoint, len(self.optimization.optimizers), path)
+        optimizers = self.optimization.optimizers
+        _check_number(checkpoint, len(optimizers), path)
         states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard=True)
         if len(states.by_rank) == strategy.world_size and states.own is not None:
             checkpoint = {**checkpoint, "callbacks": checkpoint["callbacks"] | states.own.get("callbacks", {})}
@@ -208,13 +209,11 @@ class FitState:
         _load_module(strategy, context.module, checkpoint, path)
         for key, callback in _keyed(context.hooks.callbacks):
             if key in checkpoint["callbacks"]:
-                callback.before_optimizers_load(
-                    context.module, self.optimization.optimizers, checkpoint["callbacks"][key]
-                )
+                callback.before_optimizers_load(context.module, optimizers, checkpoint["callbacks"][key])
         with load_errors("optimizer_states", path):
             facts, states_of = checkpoint.get("core", {}), checkpoint["optimizer_states"]
             classes = checkpoint.get("optimizer_classes", [None] * len(states_of))
-            for optimizer, state, saved in zip(self.optimization.optimizers, states_of, classes, strict=True):
+            for optimizer, state, saved in zip(optimizers, states_of, classes, strict=True):
                 load_optimizer(strategy, optimizer, state, context.runtime.plan, facts, saved)
         with load_errors("lr_schedulers", path):
             for schedule, schedule_state in zip(self.optimization.schedules, checkpoint["lr_schedulers"], strict=True):
@@ -298,11 +297,11 @@ class FitState:
             )
 
 
-def _apart(meeting: Meeting, states: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the states of callbacks, those that differ between the processes."""
-    told = meeting.gather({key: facts_of_items([state]) for key, state in states.items()})
-    same = [one for one in told if one is not None]
-    return {key: state for key, state in states.items() if any(one.get(key) != same[0].get(key) for one in same)}
+def _differing(meeting: Meeting, states: Mapping[str, Any]) -> dict[str, Any]:
+    """The states of callbacks that differ between the processes."""
+    gathered = meeting.gather({key: facts_of_items([state]) for key, state in states.items()})
+    first, *others = [facts for facts in gathered if facts is not None]
+    return {key: states[key] for key in states if any(facts.get(key) != first.get(key) for facts in others)}
 
 
 def _call_load_hooks(hooks: Sequence[Callable[..., Any]], checkpoint: dict[str, Any], further: Sequence[str]) -> None:
