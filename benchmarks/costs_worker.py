@@ -87,7 +87,7 @@ class Run:
         seen: set[int] = set()
         held = {kind: _storage_bytes(tensors, seen) for kind, tensors in self._tensors_by_kind().items()}
         everything = [found for found in gc.get_objects() if issubclass(type(found), Tensor)]
-        held["extra"] += _storage_bytes(everything, seen) + _ddp_buckets(self.model)
+        held["extra"] += _storage_bytes(everything, seen) + _ddp_buckets(self.runtime.strategy_module(self.model))
         self.optimizer.step()
         return held
 
