@@ -222,9 +222,21 @@ def _stateful(loader: Any) -> Any:
 
     if isinstance(loader, StatefulDataLoader):
         return loader
-    same = ("batch_size", "num_workers", "collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn")
-    more = ("multiprocessing_context", "generator", "prefetch_factor", "persistent_workers", "pin_memory_device")
-    return StatefulDataLoader(loader.dataset, **{name: getattr(loader, name) for name in (*same, *more)})
+    return StatefulDataLoader(
+        loader.dataset,
+        batch_size=loader.batch_size,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        drop_last=loader.drop_last,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+        pin_memory_device=loader.pin_memory_device,
+    )
 
 
 def skip_first_batches(loader: Any, num_batches: int = 0) -> PreparedLoader:

@@ -118,11 +118,15 @@ def _profiled(given: ProfileKwargs) -> profile:
             raise ConfigurationError(
                 f"activities: {name!r} cannot be profiled here. Valid: {quoted(sorted(supported))}."
             )
-    same = ("on_trace_ready", "record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
     return profile(
         activities=[supported[name] for name in chosen],
         schedule=None if given.schedule_option is None else schedule(**given.schedule_option),
-        **{name: getattr(given, name) for name in same},
+        on_trace_ready=given.on_trace_ready,
+        record_shapes=given.record_shapes,
+        profile_memory=given.profile_memory,
+        with_stack=given.with_stack,
+        with_flops=given.with_flops,
+        with_modules=given.with_modules,
     )
 
 
