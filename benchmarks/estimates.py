@@ -103,11 +103,11 @@ def table(estimated: dict[str, dict[str, dict[str, Any]]], figures: Figures, str
     """The table, as Markdown."""
     met = sum(abs(_off(estimated, key, measured)) <= BAR for key, measured in figures.items())
     missing = len(estimated) * len(PRECISIONS) * len(strategies) - len(figures)
-    left = f"{missing} are not measured yet: their cells have the estimate alone." if missing else ""
+    left = f" {missing} are not measured yet: their cells have the estimate alone." if missing else ""
     lines = [
         f"Estimated and measured peak, MB, in each of {PROCESSES} processes (`single_device`: in its one); torch "
         f"{version('torch')}, deepspeed {version('deepspeed')}, Python {platform.python_version()}, CPU. "
-        f"{met} of {len(figures)} estimates are within {BAR:.0%}; the others are in bold. {left}",
+        f"{met} of {len(figures)} estimates are within {BAR:.0%}; the others are in bold.{left}",
         "",
         f"| model | precision | {' | '.join(f'`{name}`' for name in strategies)} |",
         "|---|---|" + "---|" * len(strategies),
