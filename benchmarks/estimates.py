@@ -58,11 +58,11 @@ def estimates(model: str) -> dict[str, dict[str, Any]]:
 def table(estimated: dict[str, dict[str, dict[str, Any]]], figures: Figures, strategies: list[str]) -> str:
     met = sum(abs(_off(estimated, key, measured)) <= BAR for key, measured in figures.items())
     missing = len(estimated) * len(PRECISIONS) * len(strategies) - len(figures)
-    left = f"{missing} are not measured yet: their cells have the estimate alone." if missing else ""
+    left = f" {missing} are not measured yet: their cells have the estimate alone." if missing else ""
     lines = [
         f"Estimated and measured peak, MB, in each of {PROCESSES} processes (`single_device`: in its one); "
         f"{versions('torch', 'deepspeed')}, Python {platform.python_version()}, CPU. "
-        f"{met} of {len(figures)} estimates are within {BAR:.0%}; the others are in bold. {left}",
+        f"{met} of {len(figures)} estimates are within {BAR:.0%}; the others are in bold.{left}",
         "",
         f"| model | precision | {' | '.join(f'`{name}`' for name in strategies)} |",
         "|---|---|" + "---|" * len(strategies),
