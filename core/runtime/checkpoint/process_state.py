@@ -65,7 +65,7 @@ def restore(
     return {name: part for name, part in checkpoint.items() if name not in loads}
 
 
-LACKING = ", which the optimizer that was saved does not have"
+_LACKING = ", which the optimizer that was saved does not have"
 
 
 def class_of(optimizer: Optimizer) -> str:
@@ -111,11 +111,11 @@ def load_optimizer(
         with state_dtypes_kept(optimizer) if facts.get("precision") == plan.precision.name else nullcontext():
             strategy.load_optimizer_state(optimizer, state)
     except KeyError as error:
-        raise ValueError(f"{kind} needs {error}{LACKING}") from error
+        raise ValueError(f"{kind} needs {error}{_LACKING}") from error
     settings = getattr(optimizer, "defaults", {})
     for before, now in zip(groups, optimizer.param_groups, strict=False):
         if absent := [name for name in settings if name in before and name not in now]:
-            raise ValueError(f"{kind} needs {absent[0]!r}{LACKING}")
+            raise ValueError(f"{kind} needs {absent[0]!r}{_LACKING}")
 
 
 @contextmanager

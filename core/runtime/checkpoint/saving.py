@@ -235,9 +235,9 @@ class Checkpointing:
         """The function that loads into ``value`` what a checkpoint holds of it.
 
         Args:
-            name: Of the part.
+            name: The part's name in the checkpoint.
             value: The object.
-            facts: Of the run that saved the checkpoint, or empty.
+            facts: The checkpoint's part ``"core"``, or empty.
 
         Raises:
             WrongTypeError: It has no ``load_state_dict``.
