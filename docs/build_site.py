@@ -3,6 +3,7 @@
 * A line ``<!-- include: NAME -->`` becomes the text of a file in the project's root, such as the changelog.
 * Each notebook of the examples becomes a page, with a link to the file; links to the notebook lead to the page.
 * Each cell of a table says in which column it is, for screens on which a table is a list of its rows.
+* The ``::`` before a block of code in a docstring is left out, or becomes ``:`` after a word.
 * References in docstrings, such as ``:class:`core.Trainer```, become links into the API reference.
 * The build fails if a public name is missing in the API reference.
 """
@@ -28,6 +29,7 @@ HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
 ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
 CELL = re.compile(r"<td\b")
 TAG = re.compile(r"<[^>]+>")
+MARK = re.compile(r"<p>::</p>\n*|:(?=:</p>)")
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?([^<]+)</code>")
 
 
@@ -73,7 +75,7 @@ def included(file: Path) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Turn the roles that docstrings contain into links, and name the column of each cell of a table."""
-    return TABLE.sub(lambda found: with_columns(found[0]), ROLE.sub(_reference, html))
+    return TABLE.sub(lambda found: with_columns(found[0]), ROLE.sub(_reference, MARK.sub("", html)))
 
 
 def with_columns(table: str) -> str:

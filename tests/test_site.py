@@ -33,6 +33,13 @@ def test_cells_name_their_column() -> None:
     assert page.count("data-column") == 4
 
 
+def test_code_in_docstrings_has_no_mark_before_it() -> None:
+    """``::`` begins a block of code in reStructuredText; Markdown shows it."""
+    code = '<div class="highlight">std::cout</div>'
+    page = build_site().on_page_content(f"<p>Its use::</p>\n{code}\n<p>::</p>\n{code}")
+    assert page == f"<p>Its use:</p>\n{code}\n{code}"
+
+
 def test_a_notebook_is_a_page() -> None:
     """It has the text, the code, what that prints, and the picture, in their order; links lead to it, on GitHub too."""
     site = build_site()
