@@ -15,16 +15,17 @@ from typing import Any
 PAGE = Path(__file__).parents[1] / "docs" / "hardware.md"
 
 RUNS_ON = {
-    "acme": "simulated cards (C++, on this machine's memory); there is no hardware of this name",
     "cpu": "this machine's CPU",
     "cuda": "no GPU here; see [below](#on-an-h100)",
+    "xla": "**not run on TPUs**: the real `torch_xla`, on this machine's CPU by PJRT",
     "hpu": "**not run on hardware**: simulated devices, and a stand-in for Intel's library",
     "ipu": "**not run on hardware**: a stand-in for `poptorch` that runs whole steps on the CPU",
     "mps": "**not run on hardware**: a simulated device",
     "npu": "**not run on hardware**: simulated devices, and a stand-in for `torch_npu`",
     "xpu": "**not run on hardware**: simulated devices, and a stand-in for Intel's driver",
-    "xla": "**not run on TPUs**: the real `torch_xla`, on this machine's CPU by PJRT",
+    "acme": "simulated cards (C++, on this machine's memory); there is no hardware of this name",
 }
+"""What each is, in the order of the page: real hardware first."""
 
 KEPT = "## On torch's openreg"
 """What follows this line on the page was measured elsewhere, and written by hand."""
@@ -55,7 +56,8 @@ def main() -> int:
     if missing := sorted(RUNS_ON.keys() - {suite["backend"]["name"] for suite in suites}):
         print(f"no complete report on {', '.join(missing)} in {sys.argv[1]}; the page stays as it is", file=sys.stderr)
         return 1
-    suites.sort(key=lambda suite: (suite["backend"]["name"], suite["devices"] or 0))
+    order = {name: place for place, name in enumerate(RUNS_ON)}
+    suites.sort(key=lambda suite: (order.get(suite["backend"]["name"], len(order)), suite["devices"] or 0))
     _, title, kept = PAGE.read_text("utf-8").partition(KEPT)
     PAGE.write_text(f"{HEAD}{table(suites)}\n{remarks(suites)}\n{title}{kept}", "utf-8")
     return int(any(test["outcome"] == "failed" for suite in suites for test in suite["tests"]))
