@@ -42,6 +42,9 @@ class ArgumentParser(jsonargparse.ArgumentParser):
 
     def add_trainer(self, trainer_class: type[Trainer]) -> None:
         """Add ``--trainer.NAME`` for each argument of the Trainer's constructor."""
+        for module in (callbacks, loggers):  # jsonargparse finds classes by name that are imported
+            for name in module.__all__:
+                getattr(module, name)
         names = self.add_class_arguments(
             trainer_class, "trainer", instantiate=False, fail_untyped=False, skip={"logger"}, sub_configs=True
         )
@@ -88,11 +91,8 @@ class ArgumentParser(jsonargparse.ArgumentParser):
         elif config := _CONFIG.search(message):
             message = f"{message}. To read a config file, write: --config {config[1]}"
         elif named := _CLASS.search(message):
-            known = [*callbacks.__all__, *loggers.__all__, *strategies.__all__]
-            remedy = nearest(named[1], known).strip() or "Give the whole path of the class."
-            if named[1] in known:  # jsonargparse adds to a list alone
-                remedy = "To give several, add each of them with +=, the first one too."
-            message = f"{message.rstrip()}\n{remedy}"
+            meant = nearest(named[1], [*callbacks.__all__, *loggers.__all__, *strategies.__all__])
+            message = f"{message.rstrip()}\n{meant.strip() or 'Give the whole path of the class.'}"
         super().error(message, ex)
         raise SystemExit(2)
 

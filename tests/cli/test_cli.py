@@ -183,7 +183,6 @@ def test_a_wrong_name_in_a_file_is_an_error(run: bool, capsys: pytest.CaptureFix
         (("fit", "--trainer.gpus=2"), "--trainer.gpus=2. Set accelerator='gpu' and devices= to the same value"),
         (("fit", "--trainer={gpus: 2}"), "Set accelerator='gpu' and devices= to the same value"),
         (("fit", "--trainer.callbacks+=ModelCheckpont"), "Did you mean 'ModelCheckpoint'"),
-        (("fit", "--trainer.callbacks=Timer", "--trainer.callbacks+=LearningRateMonitor"), "add each of them with +="),
         (("fit", "--trainer.callbacks+=Zzz"), "Give the whole path of the class."),
     ],
 )

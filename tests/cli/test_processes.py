@@ -52,7 +52,8 @@ def test_a_refused_config_ends_all_processes(tmp_path: Path) -> None:
 
 def test_the_printed_config_runs(tmp_path: Path) -> None:
     """``--print_config > c.yaml``, then ``--config c.yaml``, in one process; without a warning."""
-    printed = run_python(SCRIPT, "fit", "--trainer.max_epochs=2", *QUIET, "--print_config", cwd=tmp_path)
+    added = [f"--trainer.callbacks+={name}" for name in ("LearningRateMonitor", "Timer")]  # nothing has imported them
+    printed = run_python(SCRIPT, "fit", "--trainer.max_epochs=2", *QUIET, *added, "--print_config", cwd=tmp_path)
     (tmp_path / "c.yaml").write_text(printed.stdout)
     ran = run_python(SCRIPT, "fit", "-c", "c.yaml", "--trainer.devices=1", cwd=tmp_path, warnings="error")
     assert len(weights(ran.stdout)) == 1
