@@ -196,10 +196,11 @@ class EarlyStopping(Callback):
         if self.monitor not in metrics and self._waits(trainer):
             return self.state_dict(), False, ""
         if self.monitor not in metrics:
-            after = "" if self._checks_on_train_epoch_end(trainer) else ", which is after each validation"
-            or_at_end = ", check at the end of training epochs with check_on_train_epoch_end=True" * bool(after)
-            remedy = f"Log it with self.log before each check{after}{or_at_end}, or set strict=False."
-            error = not_logged(type(self).__name__, self.monitor, metrics, remedy)
+            remedy = "Log it with self.log before each check, "
+            if not self._checks_on_train_epoch_end(trainer):
+                remedy += "which is after each validation, check at the end of training epochs with "
+                remedy += "check_on_train_epoch_end=True, "
+            error = not_logged(type(self).__name__, self.monitor, metrics, f"{remedy}or set strict=False.")
             if self.strict:
                 raise error
             if self.verbose:

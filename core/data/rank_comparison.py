@@ -64,12 +64,13 @@ def facts_of_items(items: Sequence[Any]) -> list[int]:
     return [1, *found[:last], -_number([len(items), *found[last:]])] + [0] * (last - len(found))
 
 
-def sums_of(data: Any) -> list[int]:
-    """A number for each tensor, array and text in ``data``, of all its values; 0 where it is not known how."""
-    return [_sum(leaf) for _, leaf in leaves(data)]
+def facts_of_state(state: Any) -> list[int]:
+    """Numbers that tell the state of an object from another process's: as for items, and with sums of all values."""
+    return [*facts_of_items([state]), *(_sum(leaf) for _, leaf in leaves(state))]
 
 
 def _sum(leaf: Any) -> int:
+    """A number of all values of a tensor, array or text; 0 where it is not known how."""
     if isinstance(leaf, Tensor):
         if type(leaf) not in (Tensor, nn.Parameter) or leaf.is_nested or leaf.layout is not torch.strided:
             return 0

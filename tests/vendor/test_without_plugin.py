@@ -61,7 +61,7 @@ for run in (own_loop, fit):
 
 
 def test_a_backend_that_is_imported_after_a_backward_pass(install: Install, tmp_path: Path) -> None:
-    """torch cannot compute gradients on such devices, and says so in terms of its own: the error says what to do."""
+    """The gradients of a device type that is registered after the first backward pass fail with a remedy."""
     (tmp_path / "late.py").write_text(LATE, "utf-8")
     env = {**install("torch-acme"), "ACME_DEVICES": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     said = run_python("late.py", cwd=tmp_path, env=env).stdout

@@ -30,7 +30,7 @@ from ...checkpoints.agreement import check_shared, run_on_each_rank
 from ...checkpoints.foreign import compiled_alike
 from ...checkpoints.manifest import RUN_STATE, NotOursError
 from ...data import PreparedLoader
-from ...data.rank_comparison import facts_of_items, sums_of
+from ...data.rank_comparison import facts_of_state
 from ...errors import CheckpointError, ConfigurationError, WrongTypeError
 from ...hints.argument_checks import check_path, is_url
 from ...strategies.own_buffers import load_own_buffers, own_buffers
@@ -402,7 +402,4 @@ def _has_epoch(registered: Any) -> bool:
 
 def _facts(registered: Any) -> list[int]:
     """What distinguishes the state of an object from another process's; nothing of what the strategy knows."""
-    if isinstance(registered, nn.Module | Optimizer):
-        return []
-    state = registered.state_dict()
-    return [*facts_of_items([state]), *sums_of(state)]
+    return [] if isinstance(registered, nn.Module | Optimizer) else facts_of_state(registered.state_dict())

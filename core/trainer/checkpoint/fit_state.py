@@ -20,7 +20,7 @@ from ...callbacks.checkpoint.paths import newest_checkpoint, run_folders
 from ...checkpoints import read_manifest
 from ...checkpoints.agreement import decide_on_rank_zero
 from ...checkpoints.foreign import LIGHTNING, is_foreign, is_lightnings, load_any, weights_for
-from ...data.rank_comparison import facts_of_items
+from ...data.rank_comparison import facts_of_state
 from ...errors import CheckpointError, nearest, quoted
 from ...runtime.checkpoint.process_state import (
     ABSENT,
@@ -299,7 +299,7 @@ class FitState:
 
 def _differing(meeting: Meeting, states: Mapping[str, Any]) -> dict[str, Any]:
     """The states of callbacks that differ between the processes."""
-    gathered = meeting.gather({key: facts_of_items([state]) for key, state in states.items()})
+    gathered = meeting.gather({key: facts_of_state(state) for key, state in states.items()})
     first, *others = [facts for facts in gathered if facts is not None]
     return {key: states[key] for key in states if any(facts.get(key) != first.get(key) for facts in others)}
 

@@ -43,7 +43,7 @@ class Regression(Module):
 
 
 class Total(Callback):
-    """Sums up the losses of its own process."""
+    """Adds up the losses of this process."""
 
     total = 0.0
 
@@ -51,10 +51,10 @@ class Total(Callback):
         self.total += float(outputs)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"total": self.total}
+        return {"totals": torch.tensor([0.0] * 2000 + [self.total], dtype=torch.float64)}  # the last one alone differs
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.total = state_dict["total"]
+        self.total = state_dict["totals"][-1].item()
 
 
 class Die(Callback):
