@@ -157,7 +157,11 @@ class StepMethods(Renaming):
         return nullcontext()
 
     def accumulation_state(self, module: nn.Module) -> dict[str, Any]:
-        """What the wrapper of ``module`` knows between two batches of an accumulation: plain values."""
+        """What this process knows of ``module`` between two batches of an accumulation: tensors and plain values.
+
+        The wrapper's own, such as what it does next. A strategy with its own :meth:`module_state` has its gradients
+        here too; without this method, a checkpoint within an accumulation is an error.
+        """
         return {}
 
     def load_accumulation_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:

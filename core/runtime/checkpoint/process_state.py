@@ -281,16 +281,17 @@ def open_state(modules: Iterable[Prepared], strategy: Strategy) -> list[dict[str
         strategy: Of the run.
 
     Raises:
-        CheckpointError: The strategy keeps gradients by itself.
+        CheckpointError: The strategy keeps gradients by itself, and does not say which.
     """
-    if type(strategy).module_state is not Strategy.module_state:
+    kept_by_it = type(strategy).module_state is not Strategy.module_state
+    if kept_by_it and type(strategy).accumulation_state is Strategy.accumulation_state:
         raise CheckpointError(
             f"strategy {strategy.name!r} keeps accumulated gradients by itself, and they cannot be saved. Save after "
             "an optimizer step."
         )
     return [
         {
-            "gradients": {name: p.grad for name, p in own.named_parameters() if p.grad is not None},
+            "gradients": {name: p.grad for name, p in own.named_parameters() if p.grad is not None and not kept_by_it},
             # Within an accumulation each process has its own: they are not sent from process 0 then.
             "buffers": dict(own.named_buffers()),
             "strategy": strategy.accumulation_state(wrapped),

@@ -81,6 +81,14 @@ def test_resumed_fit_is_bit_for_bit_the_uninterrupted_one(
     assert resumed["step"] == whole["step"]
 
 
+@pytest.mark.parametrize("form", ["full", "each", "mixed"])
+def test_resumed_within_an_accumulation(first: dict[str, Any], form: str) -> None:
+    """Saved after the first batch of two, gradients go on bit for bit: whole or shards, offloaded, in two dtypes."""
+    whole, resumed = first[form], first[f"{form} within"]
+    assert resumed["losses"] == whole["losses"][4:]
+    assert {**resumed, "losses": whole["losses"]} == whole
+
+
 @pytest.mark.parametrize("processes", [1, 4])
 def test_a_fit_goes_on_with_another_number_of_processes(later: Callable[[int], dict[str, Any]], processes: int) -> None:
     """What two processes fitted in an epoch, others fit in the second, as DDP does that is resumed alike."""

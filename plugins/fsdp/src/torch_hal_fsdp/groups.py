@@ -1,17 +1,18 @@
-"""Process groups that a sharded module keeps from one run to the next."""
+"""What FSDP knows of a sharded module: process groups, from one run to the next, and gradients that are not reduced."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from torch_hal.strategies.sharding import detach_mesh
 
-__all__ = ["attach", "detach", "divided_parts", "outermost", "reshard"]
+__all__ = ["attach", "detach", "divided_parts", "load_open_gradients", "open_gradients", "outermost", "reshard"]
 
 
 def detach(part: FSDPModule) -> None:
@@ -47,6 +48,28 @@ def reshard(module: nn.Module) -> None:
         part.reshard()
 
 
+def open_gradients(module: nn.Module) -> list[dict[str, Tensor]]:
+    """What each parameter has between two batches of an accumulation: a whole gradient of this process, and a shard."""
+    found: list[dict[str, Tensor]] = []
+    for parameter in _parameters(module):
+        whole, shard = parameter.unsharded_accumulated_grad, parameter.sharded_param.grad
+        if whole is None and hasattr(parameter, "_unsharded_param"):  # where it has the dtype of the reduction already
+            whole = parameter._unsharded_param.grad
+        gradients = {"whole": whole, "shard": None if shard is None else shard.to_local()}
+        found.append({name: gradient for name, gradient in gradients.items() if gradient is not None})
+    return found
+
+
+def load_open_gradients(module: nn.Module, state: list[dict[str, Tensor]], device: torch.device) -> None:
+    """Restore what :func:`open_gradients` returned. FSDP adds the next whole gradient to what is set here."""
+    for parameter, gradients in zip(_parameters(module), state, strict=True):
+        whole, shard = gradients.get("whole"), gradients.get("shard")
+        parameter.unsharded_accumulated_grad = None if whole is None else whole.to(device)
+        if shard is not None:
+            local = shard.to(parameter.sharded_param.device)
+            parameter.sharded_param.grad = parameter.to_sharded_dtensor(local)
+
+
 def divided_parts(module: nn.Module) -> Iterator[FSDPModule]:
     """``module`` and those of its submodules that are sharded separately."""
     return (part for part in module.modules() if isinstance(part, FSDPModule))
@@ -70,13 +93,22 @@ def _mesh_infos(module: nn.Module) -> Iterator[Any]:
     yield from infos.values()
 
 
-def _own_mesh_infos(part: FSDPModule) -> Iterator[Any]:
+def _parameters(module: nn.Module) -> Iterator[Any]:
+    """FSDP's record of each parameter."""
+    for part in divided_parts(module):
+        for group in _own_groups(part):
+            yield from group.fsdp_params
+
+
+def _own_groups(part: FSDPModule) -> list[Any]:
     state: Any = part._get_fsdp_state()
     if hasattr(state, "_fsdp_param_groups"):
-        groups = state._fsdp_param_groups
-    else:  # torch 2.11 has one for a module, or none
-        groups = [state._fsdp_param_group] if state._fsdp_param_group else []
-    for group in groups:
+        return list(state._fsdp_param_groups)
+    return [state._fsdp_param_group] if state._fsdp_param_group else []  # torch 2.11 has one for a module, or none
+
+
+def _own_mesh_infos(part: FSDPModule) -> Iterator[Any]:
+    for group in _own_groups(part):
         for info in (group.mesh_info, group.post_forward_mesh_info):
             if info is not None:
                 yield info

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from torch_hal.accelerators import Accelerator
 from torch_hal.checkpoints import AsyncCheckpointIO, ShardedCheckpointIO
-from torch_hal.errors import ConfigurationError, WrongTypeError, quoted
+from torch_hal.errors import CheckpointError, ConfigurationError, WrongTypeError, quoted
 from torch_hal.strategies import InferenceModule, ProcessGroupParts, ProcessGroupStrategy, while_alive
 from torch_hal.strategies.sharding import (
     FollowedParameters,
@@ -32,7 +32,15 @@ from torch_hal.strategies.sharding import (
 )
 from torch_hal_fsdp.deferred import InitFunction
 from torch_hal_fsdp.division import Division
-from torch_hal_fsdp.groups import attach, detach, divided_parts, outermost, reshard
+from torch_hal_fsdp.groups import (
+    attach,
+    detach,
+    divided_parts,
+    load_open_gradients,
+    open_gradients,
+    outermost,
+    reshard,
+)
 from torch_hal_fsdp.script_settings import ScriptSettings, arguments_of
 from torch_hal_fsdp.selection import Selection, check_selection
 
@@ -323,6 +331,23 @@ class FSDPStrategy(ProcessGroupStrategy):
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
         """A context in which backward leaves gradients whole and unreduced, unless ``reduce_each_batch``."""
         return nullcontext() if self.reduce_each_batch else _unreduced(list(outermost(module)))
+
+    def accumulation_state(self, module: nn.Module) -> dict[str, Any]:
+        """Whole gradients of this process that are not reduced, and its shards of those that are.
+
+        Raises:
+            CheckpointError: Processes share the work on a batch.
+        """
+        if self._tensor > 1:
+            raise CheckpointError(
+                f"tensor_parallel_size={self.tensor_parallel_size!r}: accumulated gradients cannot be saved. Save "
+                "after an optimizer step."
+            )
+        return {"gradients": open_gradients(module)}
+
+    def load_accumulation_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+        """See :meth:`accumulation_state`."""
+        load_open_gradients(module, state["gradients"], self.root_device)
 
     # -- optimizers ----------------------------------------------------------------------------------------------
 

@@ -20,7 +20,16 @@ said: dict[str, Any] = {}
 
 
 class Kept(torch_hal.Callback):
-    """Gathers the module at the end of a fit, while the processes are still together."""
+    """Gathers the module at the end of a fit, while the processes are still together; saves within an accumulation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_batch_end(
+        self, trainer: torch_hal.Trainer, module: torch_hal.Module, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.accumulate_grad_batches > 1 and (trainer.current_epoch, batch_idx) == (1, 0):
+            trainer.save_checkpoint(self.folder / "within")
 
     def on_fit_end(self, trainer: torch_hal.Trainer, module: torch_hal.Module) -> None:
         self.state = whole_state(module)
@@ -28,7 +37,7 @@ class Kept(torch_hal.Callback):
 
 def fit(name: str, strategy: Any, ckpt_path: str | None = None, **options: Any) -> Lesson:
     """Two epochs with validation; five batches to validate make an odd number for two processes."""
-    kept = Kept()
+    kept = Kept(OUT / name)
     teacher = trainer(strategy, PROCESSES, name, callbacks=[kept], **options)
     lesson = Lesson()
     teacher.fit(lesson, data(24, 1, shuffle=True), data(18, 2), ckpt_path=ckpt_path)
@@ -40,6 +49,10 @@ def fit(name: str, strategy: Any, ckpt_path: str | None = None, **options: Any) 
         "step": teacher.global_step,
     }
     return lesson
+
+
+def resume_within(name: str, strategy: Any, **options: Any) -> None:
+    fit(f"{name} within", strategy, str(OUT / name / "within"), accumulate_grad_batches=2, **options)
 
 
 def look(name: str, strategy: Any, lesson: Lesson, **options: Any) -> None:
@@ -57,6 +70,11 @@ def first() -> None:
     trainer("fsdp", PROCESSES, "again", epochs=1).fit(lesson, data(24, 1))
     lesson = fit("full", FSDPStrategy(state_dict_type="full", cpu_offload=True), accumulate_grad_batches=2)
     fit("ddp accumulated", DDPStrategy(), accumulate_grad_batches=2)
+    fit("each", FSDPStrategy(reduce_each_batch=True), accumulate_grad_batches=2)
+    fit("mixed", FSDPStrategy(), accumulate_grad_batches=2, precision="bf16-mixed")
+    resume_within("full", FSDPStrategy(state_dict_type="full", cpu_offload=True))
+    resume_within("each", FSDPStrategy(reduce_each_batch=True))
+    resume_within("mixed", FSDPStrategy(), precision="bf16-mixed")
     look(
         "tensor", FSDPStrategy(tensor_parallel_size=2), Lesson(), ckpt_path=OUT / "fsdp/checkpoints/epoch=1-step=6.ckpt"
     )
