@@ -51,6 +51,13 @@ def test_what_a_page_shows_happens(page: Path, tmp_path: Path) -> None:
     run_blocks(page, tmp_path, script, command)
 
 
+def test_the_first_hour_reads_every_page() -> None:
+    """The script that follows the documentation finds all pages that are run here, in a fresh clone too."""
+    code = "import first_hour; print(*first_hour.pages(), sep='\\n')"
+    read = run_python("-c", code, cwd=ROOT / "benchmarks").stdout.split()
+    assert sorted(read) == sorted(str(page) for page in PAGES if is_run(page))
+
+
 def test_names_of_precisions() -> None:
     """Each row of the table has the names of one precision."""
     page = (ROOT / "docs" / "mixed-precision.md").read_text("utf-8")
