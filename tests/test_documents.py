@@ -124,6 +124,7 @@ NOT_RUN_HERE = {
     "conformance.md": "plugins/devkit/tests/test_conformance_command.py runs the kit on a simulated card",
     "debugging-a-hang.md": "it needs py-spy and a GPU",
     "install.md": "benchmarks/first_hour.py installs as the page says; tests/packages installs the packages",
+    "index.md": "its installation is that of install.md",
     "plugins.md": "it needs a package torch_tiny",
     "vendors.md": "plugins/devkit/tests/test_new_plugin.py follows the page",
     **{
