@@ -112,9 +112,13 @@ class Newcomer:
 
 
 def pages() -> list[Path]:
-    """README, the pages of the navigation in its order, and the examples' page: those with something to run."""
+    """README, the pages of the navigation in its order, and the examples' page: those with something to run.
+
+    Not those that the site makes of notebooks, which ``nox -s notebooks`` executes.
+    """
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2].partition("\nvalidation:")[0]
-    order = [ROOT / "docs" / name for name in re.findall(r"(\S+\.md)$", navigation, re.MULTILINE)]
+    named = re.findall(r"(\S+\.md)$", navigation, re.MULTILINE)
+    order = [ROOT / "docs" / name for name in named if not name.startswith("notebooks/")]
     return [page for page in (ROOT / "README.md", *order, ROOT / "examples" / "README.md") if is_run(page)]
 
 

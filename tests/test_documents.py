@@ -51,6 +51,13 @@ def test_what_a_page_shows_happens(page: Path, tmp_path: Path) -> None:
     run_blocks(page, tmp_path, script, command)
 
 
+def test_the_first_hour_reads_every_page() -> None:
+    """The script that follows the documentation finds all pages that are run here, in a fresh clone too."""
+    code = "import first_hour; print(*first_hour.pages(), sep='\\n')"
+    read = run_python("-c", code, cwd=ROOT / "benchmarks").stdout.split()
+    assert sorted(read) == sorted(str(page) for page in PAGES if is_run(page))
+
+
 def test_names_of_precisions() -> None:
     """Each row of the table has the names of one precision."""
     page = (ROOT / "docs" / "mixed-precision.md").read_text("utf-8")
@@ -117,6 +124,7 @@ NOT_RUN_HERE = {
     "conformance.md": "plugins/devkit/tests/test_conformance_command.py runs the kit on a simulated card",
     "debugging-a-hang.md": "it needs py-spy and a GPU",
     "install.md": "benchmarks/first_hour.py installs as the page says; tests/packages installs the packages",
+    "index.md": "its installation is that of install.md",
     "plugins.md": "it needs a package torch_tiny",
     "vendors.md": "plugins/devkit/tests/test_new_plugin.py follows the page",
     **{

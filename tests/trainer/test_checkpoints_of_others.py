@@ -145,6 +145,21 @@ def test_a_converted_checkpoint_of_lightning_goes_on(tmp_path: Path) -> None:
     assert trainer.global_step == 4 * BATCHES
 
 
+class Maximum(Net):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adamax(self.parameters(), lr=0.02)
+        return [optimizer], [lr_scheduler.StepLR(optimizer, 1, 0.5)]
+
+
+def test_another_optimizer_than_lightnings(tmp_path: Path) -> None:
+    """The file does not name Adam; the entries of its state do not suit Adamax, which torch finds in the first step."""
+    *_, saved = trained()
+    with pytest.raises(
+        CheckpointError, match=r"Adamax is not .*state has 'exp_avg'.* and not .*'exp_inf'.*weights alone"
+    ):
+        resumed(saved, tmp_path, module=Maximum(width=8))
+
+
 ON_TWO = """
 import pathlib, sys, torch
 from core import Module, Trainer

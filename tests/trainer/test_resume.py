@@ -416,6 +416,8 @@ def test_an_optimizer_of_another_kind(saved: str, kind: str, tmp_path: Path) -> 
     with pytest.raises(CheckpointError, match=f"{kind} is not the optimizer that was saved, which is {saved}: .*alone"):
         quiet(max_epochs=2).fit(module(kind), loader(), ckpt_path=tmp_path / f"{saved}.ckpt")
     quiet(max_epochs=2).fit(module(kind), loader(), ckpt_path=tmp_path / f"{kind}.ckpt")
-    if saved == "SGD":  # one that does not know it, as Lightning's
-        with pytest.raises(CheckpointError, match=f"{kind} needs '.*', which the optimizer that was saved"):
-            quiet(max_epochs=2).fit(module(kind, False), loader(), ckpt_path=tmp_path / "SGD.ckpt")
+    # One that does not know it, as Lightning's. AdamW takes Adam's state.
+    if kind != "AdamW":
+        with pytest.raises(CheckpointError, match=f"{kind} (needs '.*', which|is not) the optimizer that was saved"):
+            quiet(max_epochs=2).fit(module(kind, False), loader(), ckpt_path=tmp_path / f"{saved}.ckpt")
+    quiet(max_epochs=2).fit(module(kind, False), loader(), ckpt_path=tmp_path / f"{kind}.ckpt")

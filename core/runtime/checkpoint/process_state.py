@@ -6,7 +6,8 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,41 @@ def load_optimizer(
     for before, now in zip(groups, optimizer.param_groups, strict=False):
         if absent := [name for name in settings if name in before and name not in now]:
             raise ValueError(f"{kind} needs {absent[0]!r}{_LACKING}")
+    if saved_class is None and isinstance(state, Mapping):
+        _check_class(optimizer, state.get("state"))
+
+
+def _check_class(optimizer: Optimizer, state: Any) -> None:
+    """Check one of torch's optimizers after it was loaded from a checkpoint that does not name its class.
+
+    Args:
+        optimizer: The user's own.
+        state: Of the parameters, as the checkpoint has it.
+
+    Raises:
+        ValueError: It is of another class.
+    """
+    kind = type(unwrap_optimizer(optimizer))
+    if not kind.__module__.startswith("torch.optim."):
+        return
+    found = {key for entries in state.values() for key in entries} if isinstance(state, Mapping) else set()
+    one = nn.Parameter(torch.zeros(1, 1))
+    one.grad = torch.zeros(1, 1)
+    group = optimizer.param_groups[0]
+    settings = {name: group[name] for name in signature(kind).parameters if name in group and name not in _KERNELS}
+    with suppress(RuntimeError, TypeError):  # LBFGS needs a closure, SparseAdam sparse gradients
+        fresh = kind([one], **settings)
+        fresh.step()
+        if found and not found.issuperset(fresh.state[one]):
+            raise ValueError(
+                f"{kind.__name__} is not the optimizer that was saved, whose class the checkpoint does not name: its "
+                f"state has {quoted(sorted(found))} and not {quoted(sorted(fresh.state[one]))}. Create an optimizer of "
+                f"its class, or load the model's weights alone and begin with a new {kind.__name__}"
+            )
+
+
+_KERNELS = ("params", "foreach", "fused", "capturable", "differentiable")
+"""Settings that change how a step is computed, and not what is kept."""
 
 
 @contextmanager

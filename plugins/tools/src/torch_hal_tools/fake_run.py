@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -111,8 +111,11 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise
             dtype = args[0].dtype
             return False if dtype is torch.bool else 1.0 if dtype.is_floating_point else 1
+        if func is torch.ops.aten.mkldnn_rnn_layer.default:
+            result = (*result[:3], torch.empty(_workspace(*args), dtype=torch.uint8))
         self.watch(tree_iter((args, kwargs, result)))
-        self.peak = max(self.peak, self.now())
+        during = _DURING[func](*args) if func in _DURING else 0
+        self.peak = max(self.peak, self.now() + during)
         return result
 
     def watch(self, found: Iterable[Any]) -> None:
@@ -137,6 +140,35 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The peak so far; a new one begins."""
         peak, self.peak = self.peak, self.now()
         return peak
+
+
+# Some operations allocate more than their shape functions say. The sizes are those that torch's profiler shows with
+# torch 2.13 and oneDNN 3, without a few percent of padding; benchmarks/estimates.py compares them with trainings.
+
+
+def _workspace(inputs: Tensor, *arguments: Any) -> int:
+    """What a layer of an LSTM on the CPU keeps for its backward pass; torch's shape function says nothing.
+
+    For each step and item oneDNN keeps four gates and five hidden vectors in the input's dtype, and six in float32.
+    """
+    *_, hidden, _layers, _biases, _bidirectional, _batch_first, _train = arguments
+    vectors = inputs.numel() // inputs.shape[-1]
+    return int(vectors * hidden * (9 * inputs.element_size() + 6 * 4))
+
+
+def _in_lstm(inputs: Tensor, *arguments: Any) -> int:
+    """The backward pass of a layer: its weights in another order, their gradients in float32, and gates in float32."""
+    weights = arguments[0].numel() + arguments[1].numel()
+    gates = inputs.numel() // inputs.shape[-1] * arguments[0].shape[0] * 4 if inputs.dtype is torch.float32 else 0
+    return int(weights * (inputs.element_size() + 4) + gates)
+
+
+_DURING: dict[Any, Callable[..., int]] = {
+    torch.ops.aten.mkldnn_rnn_layer_backward.default: _in_lstm,
+    # gloo has no such operation: torch adds up a copy of the whole input.
+    torch.ops.c10d._reduce_scatter_base_.default: lambda output, inputs, *_: inputs.nbytes,
+}
+"""Bytes that an operation on the CPU allocates and frees again, of its arguments."""
 
 
 def _local(tensor: Tensor) -> Tensor:

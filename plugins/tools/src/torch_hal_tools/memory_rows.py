@@ -236,10 +236,11 @@ def _largest_share(state_of: Sequence[tuple[int, int]], processes: int) -> int:
 
 
 def _deepspeed(row: Row, held: Held, stage: int) -> Row:
-    """By ZeRO's formulas, and the buckets of DeepSpeed's default settings.
+    """By ZeRO's formulas, the buckets of DeepSpeed's default settings, and what torch's profiler shows of its steps.
 
     Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020, section
-    3.1, figure 1. ``docs/strategies.md`` compares these formulas with the memory that DeepSpeed 0.19.8 uses.
+    3.1, figure 1. ``docs/strategies.md`` compares what is held between steps with DeepSpeed 0.19.8, and
+    ``docs/memory.md`` the peak.
     """
     count, narrow = row.devices, row.precision == "bf16-true"
     elements = sum(size for size, _ in held.state_of)
@@ -247,17 +248,30 @@ def _deepspeed(row: Row, held: Held, stage: int) -> Row:
     state = held.optimizer * 2 + 4 * elements if narrow else held.optimizer  # in float32, with copies of parameters
     parameters = held.parameters if stage < 3 else held.parameters // count
     gradients = held.gradients if stage < 2 else held.gradients // count
-    buckets = width * min(elements, _BUCKET)
-    gathered = 0 if stage < 3 else min(held.parameters, width * _GATHERED)
     optimizer = state // count
-    total = parameters + gradients + optimizer + buckets + gathered
+    bucket = width * min(elements, _BUCKET)
+    gathered = 0 if stage < 3 else min(held.parameters, width * _GATHERED)
+    # Of the backward pass of a single device, all but what is held in another way here.
+    others = max(0, held.passes - held.parameters - held.gradients - held.optimizer)
+    waiting = held.gradients if stage < 2 else min(held.gradients, gradients + bucket)
+    backward = others + parameters + optimizer + bucket + waiting + gathered
+    # A step has gradients in float32, and what it computes for the largest parameter, here for all at once.
+    largest = width * max((size for size, _ in held.state_of), default=0)
+    computed = max(0, held.stepping - held.parameters - held.buffers - held.gradients - held.optimizer)
+    copies = 1 + computed / max(1, largest)
+    step = parameters + held.buffers + optimizer + int(copies * 4 * elements) // count
+    if stage == 3:
+        backward += gradients
+        step += bucket + (gradients if narrow else 0)
+        # Gradients are copied into one tensor, of which gloo makes a copy; the largest parameter is still gathered.
+        backward = max(backward, parameters + held.buffers + gradients + optimizer + 3 * bucket + largest)
     return attrs.evolve(
         row,
         parameters=parameters,
         gradients=gradients,
         optimizer=optimizer,
-        buckets=buckets + gathered,
+        buckets=bucket + gathered,
         activations=held.activations,
-        peak=total + held.buffers + held.activations,
+        peak=max(backward, step),
         source="formula",
     )
