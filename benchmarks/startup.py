@@ -1,10 +1,11 @@
-"""Measures how long a script takes to start: the import, the first step on one process, the whole script on two.
+"""Measures how long a script takes to start: the import, the first step on one process, the whole script on several.
 
     python benchmarks/startup.py
-    python benchmarks/startup.py --rounds 5
+    python benchmarks/startup.py --rounds 5 --processes 8 --only "by hand" Runtime "torch-hal run"
 
-Each run is a new process, and the front ends take turns, round after round; the table has the medians. "by hand" and
-Accelerate are started by torchrun on two processes, the others start their processes themselves.
+Each run is a new process, and the front ends take turns, round after round; the table has the medians. Python has
+compiled all modules before, as pip does when it installs them. On several processes, torchrun starts "by hand" and
+Accelerate, and "torch-hal run" the script of Runtime; the others start their processes themselves.
 """
 
 from __future__ import annotations
@@ -15,32 +16,40 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("startup_script.py")
+SCRIPTS = {"torch-hal run": "Runtime"}
 NEEDS = {"Accelerate": "accelerate", "Fabric": "lightning", "Lightning": "lightning"}
-NAMES = ("torch", "by hand", "Runtime", "Trainer", "Accelerate", "Fabric", "Lightning")
+NAMES = ("torch", "by hand", "Runtime", "Trainer", "torch-hal run", "Accelerate", "Fabric", "Lightning")
 LAUNCHED = ("by hand", "Accelerate")
-OURS = ("Runtime", "Trainer")
+OURS = ("Runtime", "Trainer", "torch-hal run")
 TRIES = 5
 """A process with gloo can abort in torch itself while the interpreter ends, unless the front end prevents it: such a
 run is made again, and counted."""
 aborted: list[str] = []
-COLUMNS = ("import", "first step", "whole on one", "whole on two", "CPU on two")
+COLUMNS = ("import", "first step", "whole on one", "CPU on one", "whole on {}", "CPU on {}")
 
 
-def run(name: str, devices: int) -> dict[str, float]:
-    """One run: seconds until the import and the step were done, of the whole process, and of its processors."""
+def run(name: str, devices: int, bytecode: str) -> dict[str, float]:
+    """One run: seconds until the import and the step were done, of the whole process, and of its processors.
+
+    ``bytecode`` is the folder of the compiled modules.
+    """
     command = [sys.executable, "-W", "ignore"]
     if devices > 1 and name in LAUNCHED:
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "STARTED": str(time.time())}
+    elif name == "torch-hal run":
+        command += ["-m", "core.run", "--devices", str(devices)]
+    environ = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode, "OMP_NUM_THREADS": "1", "STARTED": str(time.time())}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
     cpu = sum(os.times()[2:4])
     began = time.monotonic()
     done = subprocess.run(
-        [*command, str(SCRIPT), name, str(devices)],
+        [*command, str(SCRIPT), SCRIPTS.get(name, name), str(devices)],
         env=environ,
         capture_output=True,
         text=True,
@@ -52,7 +61,7 @@ def run(name: str, devices: int) -> dict[str, float]:
     is_abort = "SIGABRT" in done.stderr or "terminate called without an active exception" in done.stderr
     if done.returncode != 0 and name not in OURS and is_abort and aborted.count(name) < TRIES:
         aborted.append(name)
-        return run(name, devices)
+        return run(name, devices, bytecode)
     if done.returncode != 0 or line is None:
         raise SystemExit(f"{name} on {devices} process(es): exit code {done.returncode}\n{done.stderr[-2000:]}")
     said = dict(pair.split("=") for pair in line.split())
@@ -68,26 +77,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each (default: 3)")
     parser.add_argument("--only", nargs="+", default=NAMES, metavar="NAME", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="of the last columns (default: 2)")
     options = parser.parse_args(arguments)
     names = [name for name in options.only if importlib.util.find_spec(NEEDS.get(name, "torch")) is not None]
-    figures: dict[str, dict[str, list[float]]] = {name: {column: [] for column in COLUMNS} for name in names}
-    for _ in range(options.rounds):
-        for name in names:
-            one = run(name, 1)
-            row = figures[name]
-            row["import"].append(one["import"])
-            row["first step"].append(one["first step"])
-            row["whole on one"].append(one["whole"])
-            if name != "torch":
-                two = run(name, 2)
-                row["whole on two"].append(two["whole"])
-                row["CPU on two"].append(two["CPU"])
+    columns = [column.format(options.processes) for column in COLUMNS]
+    figures: dict[str, list[list[float]]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as bytecode:
+        for number in range(options.rounds + 1):
+            for name in names:
+                one = run(name, 1, bytecode)
+                row = [one["import"], one["first step"], one["whole"], one["CPU"]]
+                if name != "torch":
+                    several = run(name, options.processes, bytecode)
+                    row += [several["whole"], several["CPU"]]
+                if number:  # the first round compiles
+                    figures[name].append(row)
     print(f"seconds since the start of the process; medians of {options.rounds} runs\n")
-    print(f"{'':<12}" + "".join(f"{column:>14}" for column in COLUMNS))
-    for name, row in figures.items():
-        print(f"{name:<12}" + "".join(f"{statistics.median(row[c]):14.2f}" if row[c] else f"{'':14}" for c in COLUMNS))
+    print(f"{'':<14}" + "".join(f"{column:>14}" for column in columns))
+    for name, rows in figures.items():
+        print(f"{name:<14}" + "".join(f"{statistics.median(values):14.2f}" for values in zip(*rows, strict=True)))
     for name in dict.fromkeys(aborted):
-        print(f"{name}: {aborted.count(name)} run(s) on two processes aborted at their end, and were repeated")
+        print(f"{name}: {aborted.count(name)} run(s) aborted at their end, and were repeated")
 
 
 if __name__ == "__main__":

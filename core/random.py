@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import random
 import sys
+from array import array
 from typing import Any
 
 import torch
@@ -114,7 +115,10 @@ def set_rng_state(state: dict[str, Any], accelerator: Accelerator, device: torch
 
 def get_host_rng_state() -> dict[str, Any]:
     """The state of the host's generators: Python's, torch's, and numpy's if it is imported."""
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    version, numbers, gauss = random.getstate()
+    # A tensor is written, checked and read as one; a tuple's numbers one by one.
+    python = (version, torch.frombuffer(array("q", numbers), dtype=torch.int64), gauss)
+    state: dict[str, Any] = {"python": python, "torch": torch.get_rng_state()}
     if "numpy" in sys.modules:
         name, keys, position, has_gauss, gauss = sys.modules["numpy"].random.get_state()
         state["numpy"] = (name, torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(gauss))
@@ -124,7 +128,7 @@ def get_host_rng_state() -> dict[str, Any]:
 def set_host_rng_state(state: dict[str, Any]) -> None:
     """Restore the host's generators to ``state``, which :func:`get_host_rng_state` returned."""
     version, numbers, gauss = state["python"]
-    random.setstate((version, tuple(numbers), gauss))
+    random.setstate((version, tuple(torch.as_tensor(numbers).tolist()), gauss))
     torch.set_rng_state(state["torch"])
     if "numpy" in state:
         import numpy as np
