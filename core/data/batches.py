@@ -32,7 +32,7 @@ def first_dimensions(data: Any) -> Iterator[int]:
     """The size of the first dimension of each tensor in ``data`` that has one; of packed sequences, their number."""
     if isinstance(data, Tensor):
         if data.dim():
-            yield data.shape[0]
+            yield data.size(0)  # a nested tensor has no shape
     elif isinstance(data, PackedSequence):
         yield int(data.batch_sizes[0])
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -28,7 +29,7 @@ from .checks import check_joinables
 from .gradient_state import GradientState
 from .lifecycle import Life
 from .prepare.prepared import PreparedObjects
-from .prepare.wrappers import called_of, strategy_module
+from .prepare.wrappers import Called, called_of, own_module, strategy_module
 
 SKIPPED_TWICE = (
     "load_state: the loop then read %s batch(es) of epoch %s before its first backward, so it does not train on them. "
@@ -131,9 +132,14 @@ class Backward:
         if type(strategy).sync_in_backward is Strategy.sync_in_backward or not models:
             return backward
         known = [(model._core_called, ref(model)) for model in models]
+        sharing = _Sharing(models)
 
         def reduced(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+            if sharing:
+                sharing.begin(known)
             told = [model for called, model in known if called.spend()]
+            if told and sharing:
+                told = sharing.newest(told)
             if not told:
                 backward(loss, *args, **kwargs)
                 return
@@ -199,6 +205,35 @@ class Backward:
         if gradient is None:
             gradient = self._first_gradients[key] = torch.ones_like(loss, requires_grad=False) / divisor
         return gradient
+
+
+class _Sharing:
+    """The models that share parameters. One backward pass reduces the gradients of a parameter for one of them.
+
+    Args:
+        models: All prepared models.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        held = {ref(model): set(map(id, model.parameters())) for model in models}
+        others = {one: [two for two in held if two is not one and held[one] & held[two]] for one in held}
+        self._others = {model: found for model, found in others.items() if found}
+        self._turn = 0
+        self._turns: dict[ref[nn.Module], int] = {}
+        """By model, the last backward pass after a forward pass of it."""
+
+    def __bool__(self) -> bool:
+        return bool(self._others)
+
+    def begin(self, known: Iterable[tuple[Called, ref[nn.Module]]]) -> None:
+        """Note the forward passes before a backward pass."""
+        self._turn += 1
+        self._turns |= {model: self._turn for called, model in known if called.is_new}
+
+    def newest(self, told: Iterable[ref[nn.Module]]) -> list[ref[nn.Module]]:
+        """Those of ``told`` that share parameters with none that had a forward pass later."""
+        turns, others = self._turns, self._others
+        return [one for one in told if all(turns.get(two, 0) <= turns.get(one, 0) for two in others.get(one, ()))]
 
 
 class Gradients:
@@ -332,13 +367,23 @@ class Synchronization:
         self._window.announce()
         if strategy.world_size == 1 or self._gradient_state.plugin.sync_each_batch:
             return MicroBatch(self._window, models, None)
-        return MicroBatch(self._window, models, self.no_sync)
+        return MicroBatch(self._window, models, self._unreduced)
+
+    def _unreduced(self, model: nn.Module) -> AbstractContextManager[Any]:
+        self._gradient_state.is_managed = True
+        return _unreduced(model, self._life.live())
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[Any]:
         """See :meth:`core.Runtime.no_sync`."""
         self._prepared.check_model("no_sync", model)
-        self._gradient_state.is_managed = True
-        return _unreduced(model, self._life.live())
+        strategy, called = self._life.live(), called_of(model)
+        if strategy.world_size > 1 and not called.watch:
+            held = set(map(id, model.parameters()))
+            hook = partial(_check_reduced, called, ref(strategy), type(own_module(model, strategy)).__name__)
+            for optimizer in self._prepared.optimizers:
+                if any(id(each) in held for group in optimizer.param_groups for each in group["params"]):
+                    called.watch.append(optimizer.register_step_pre_hook(hook))
+        return self._unreduced(model)
 
     def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[Any]:
         """See :meth:`core.Runtime.trigger_sync_in_backward`."""
@@ -364,6 +409,20 @@ class Synchronization:
         joined = [strategy_module(one) if isinstance(one, nn.Module) else one for one in joinables]
         join = partial(strategy.join_uneven, joined)
         return _Joining(join, self._prepared.of("loaders"), even_batches, self._window)
+
+
+def _check_reduced(called: Called, strategy: ref[Strategy], name: str, *step: Any) -> None:
+    """Before the first step after ``no_sync``: warn if the gradients were not reduced."""
+    while called.watch:
+        called.watch.pop().remove()
+    known = strategy()
+    if called.is_local and known is not None and known.keeps_replicas_equal:
+        warnings.warn(
+            f"step: the last backward pass of {name} was in no_sync, so the gradients are those of this process "
+            "alone, and the processes now train different models. Have the forward and backward pass before a step "
+            "outside of no_sync, or use accumulate(model). For processes that step alone: LocalSGD.",
+            stacklevel=1,
+        )
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from ..utilities.torch_private import (
     FixedBuckets,
     accumulates,
     expect_gradients,
-    has_hooks_after_accumulation,
+    hooks_after_accumulation,
     learns_graph,
     left_out_by_ddp,
 )
@@ -286,6 +286,10 @@ def _check_frozen(strategy: str, frozen: Mapping[str, nn.Parameter], module: nn.
         )
 
 
+class _Note(partial[None]):
+    """The hook of :class:`FirstBackward`."""
+
+
 class FirstBackward:
     """Refuses what uses gradients before they are averaged, or adds to them afterwards: the replicas would drift apart.
 
@@ -314,7 +318,12 @@ class FirstBackward:
             self.end()
         elif len(self._handles) == 1:
             parameters = [(name, one) for name, one in module.module.named_parameters() if one.requires_grad]
-            hooked = [name for name, parameter in parameters if has_hooks_after_accumulation(parameter)]
+            # A parameter that two prepared modules share may have the hook of the other one.
+            hooked = [
+                name
+                for name, parameter in parameters
+                if not all(isinstance(hook, _Note) for hook in hooks_after_accumulation(parameter))
+            ]
             if hooked:
                 raise ConfigurationError(
                     f"strategy={self._strategy!r}: {len(hooked)} parameter(s) have a hook of "
@@ -324,7 +333,7 @@ class FirstBackward:
                 )
             if module.require_backward_grad_sync:
                 self._handles += [
-                    parameter.register_post_accumulate_grad_hook(partial(self._note, name))
+                    parameter.register_post_accumulate_grad_hook(_Note(self._note, name))
                     for name, parameter in parameters
                 ]
 

@@ -53,8 +53,8 @@ __all__ = [
     "end_workers",
     "expect_gradients",
     "found_inf",
-    "has_hooks_after_accumulation",
     "has_workers_to_end",
+    "hooks_after_accumulation",
     "is_backward",
     "is_initialized",
     "kept_iterator",
@@ -213,9 +213,9 @@ def left_out_by_ddp(module: nn.Module) -> Sequence[str]:
     return names
 
 
-def has_hooks_after_accumulation(parameter: Tensor) -> bool:
-    """Whether ``register_post_accumulate_grad_hook`` was called."""
-    return bool(parameter._post_accumulate_grad_hooks)
+def hooks_after_accumulation(parameter: Tensor) -> list[Callable[..., Any]]:
+    """What ``register_post_accumulate_grad_hook`` was called with."""
+    return list((parameter._post_accumulate_grad_hooks or {}).values())
 
 
 def learns_graph(module: DistributedDataParallel) -> bool:

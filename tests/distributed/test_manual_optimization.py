@@ -59,7 +59,7 @@ def test_parameters_that_some_processes_use(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_backward_passes_that_are_exchanged_together(tmp_path: Path) -> None:
-    """``toggle_model(sync_grad=False)`` leaves gradients for the next backward pass to average."""
+    """``toggle_model(sync_grad=False)`` leaves gradients for the next backward pass to average; a step before fails."""
     run(tmp_path / "one", 1, mode="unsynchronized")
     run(tmp_path / "two", 2, mode="unsynchronized")
     (expected,) = states(tmp_path / "one").values()

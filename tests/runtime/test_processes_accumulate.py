@@ -87,6 +87,22 @@ def test_losses_of_different_parameters(facts: Facts) -> None:
             assert bool(note) == bool(text)
 
 
+def test_models_that_share_a_layer(facts: Facts) -> None:
+    """Backward passes by turns: its gradient is averaged with those of the model that had the forward pass."""
+    assert all(distance < 1e-6 for found in facts for distance in found["shared layer"])
+
+
+def test_a_step_with_gradients_of_no_sync_alone(facts: Facts) -> None:
+    """The processes would train different models: a warning, but where the loop averages parameters."""
+    for found in facts:
+        texts = found["after no_sync"]
+        assert not texts["reduced"]
+        assert not texts["LocalSGD"]
+        for name in ("after", "within"):
+            assert len(texts[name]) == (2 if len(facts) > 1 else 0), texts
+            assert all("the last backward pass of Linear was in no_sync" in text for text in texts[name])
+
+
 def test_what_needs_every_process_is_refused_with_uneven_numbers(facts: Facts) -> None:
     """Accumulation, and ``num_items``, at once in every process; on one process both work."""
     for found in facts:

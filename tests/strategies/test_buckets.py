@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import GradBucket  # as torch.distributed.GradBu
 from torch.nn.parallel import DistributedDataParallel
 
 from core.strategies.ddp import wrap
-from core.utilities.torch_private import FixedBuckets, accumulates, has_hooks_after_accumulation
+from core.utilities.torch_private import FixedBuckets, accumulates, hooks_after_accumulation
 
 
 class Unordered(nn.Module):
@@ -91,14 +91,14 @@ def test_wrapping_leaves_everything_as_it_was() -> None:
     kept = torch.ones_like(module.last.weight)
     module.last.weight.grad = kept
     for parameter in module.parameters():
-        assert not has_hooks_after_accumulation(parameter)
+        assert not hooks_after_accumulation(parameter)
         parameter.register_post_accumulate_grad_hook(lambda _: calls.append("gradient"))  # type: ignore[no-untyped-call]
     before, generator = {name: value.clone() for name, value in module.state_dict().items()}, torch.get_rng_state()
     assert isinstance(wrap(module, fixed=True), FixedBuckets)
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert not calls
-    assert all(map(has_hooks_after_accumulation, module.parameters()))
+    assert all(map(hooks_after_accumulation, module.parameters()))
     assert module.last.weight.grad is kept
     assert torch.equal(kept, torch.ones_like(kept))
     assert all(parameter.grad is None for parameter in module.parameters() if parameter is not module.last.weight)

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.hooks import RemovableHandle
 
 from ...hints.remedies import remedies
 from ...precisions.base import Precision
@@ -39,7 +40,7 @@ class Called:
     A forward pass only writes constants here: torch.compile would compile it again for each number that it read.
     """
 
-    __slots__ = ("_is_forced", "_is_unreduced", "_num_paused", "by_loop", "is_new")
+    __slots__ = ("_is_forced", "_is_unreduced", "_num_paused", "by_loop", "is_local", "is_new", "watch")
 
     def __init__(self) -> None:
         self.by_loop = False
@@ -49,6 +50,10 @@ class Called:
         self._is_unreduced = True
         """Whether the last one was in :meth:`paused`, or there was none."""
         self._num_paused, self._is_forced = 0, False
+        self.is_local = False
+        """Whether the last backward pass after a forward pass was in :meth:`paused`."""
+        self.watch: list[RemovableHandle] = []
+        """The hooks that look at it in the next step of the module's optimizers."""
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -80,6 +85,9 @@ class Called:
         is_repeated, self.is_new = not self.is_new, False
         if not is_repeated:
             self._is_unreduced = bool(self._num_paused)
+            self.is_local = self._is_unreduced
+        if self._is_forced:
+            self.is_local = False
         return self._is_forced or (is_repeated and not (self._is_unreduced or self._num_paused))
 
 

@@ -81,6 +81,9 @@ class Controls:
         """Steps the optimizer of automatic optimization; called as ``automatic_step(closure=None)``."""
         self._required: dict[int, tuple[nn.Parameter, bool]] = {}
         """What ``requires_grad`` was before an optimizer was toggled."""
+        self._toggled: int | None = None
+        self._unreduced = set[int | None]()
+        """The optimizers that were toggled in backward passes whose gradients no later one has reduced."""
         if self.is_manual:
             self._gradients = self.strategy.manual_gradients(module)
         self.bind_hooks()
@@ -112,6 +115,11 @@ class Controls:
                     "or set self.automatic_optimization = False to step it yourself."
                 )
             return self.automatic_step(closure)
+        if closure is None and index in self._unreduced:
+            raise ConfigurationError(
+                "optimizer.step: its gradients are of backward passes in toggle_model(sync_grad=False) alone, so each "
+                "process would train another model. Set sync_grad=True for the last manual_backward before the step."
+            )
         optimizer, hooks = self._plain[index], self._hooks["on_before_optimizer_step"]
         if hooks and closure is not None:
             closure = self._closure_with_hooks(closure, optimizer)
@@ -154,6 +162,10 @@ class Controls:
         for hook in self._hooks["on_before_backward"]:
             hook(loss)
         self._gradients.backward(loss, *args, **kwargs)
+        if self._gradients.has_unreduced:
+            self._unreduced.add(self._toggled)
+        elif self._unreduced:
+            self._unreduced.clear()
         torch.clear_autocast_cache()  # the step of a closure changes the weights before it calls the closure again
         self._backwards += 1
         for hook in self._hooks["on_after_backward"]:
@@ -191,8 +203,10 @@ class Controls:
 
     def toggle(self, optimizer: Optimizer) -> None:
         """See :meth:`core.Module.toggle_optimizer`."""
-        chosen = self._plain[self._index_of(optimizer, "toggle_optimizer")]
+        index = self._index_of(optimizer, "toggle_optimizer")
+        chosen = self._plain[index]
         self._restore()
+        self._toggled = index
         own = {id(parameter) for parameter in _parameters(chosen)}
         for other in self._plain:
             for parameter in _parameters(other):
@@ -213,6 +227,7 @@ class Controls:
         for parameter, required in self._required.values():
             parameter.requires_grad = required
         self._required.clear()
+        self._toggled = None
 
     # -- clipping ------------------------------------------------------------------------------------------------
 

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from problem import leave
 
 from core import Module, Trainer
 from core.callbacks import Callback
+from core.errors import ConfigurationError
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from trainer import gan
@@ -51,6 +53,9 @@ class Unsynchronized(gan.GAN):
         with first.toggle_model(sync_grad=False):
             loss = gan.judge(self.discriminator, self.generator(noise[:half]), True)
             self.manual_backward(loss * half / len(rows))
+        if self.trainer.world_size > 1:
+            with pytest.raises(ConfigurationError, match=r"Set sync_grad=True for the last manual_backward"):
+                first.step()
         with first.toggle_model():
             loss = gan.judge(self.discriminator, self.generator(noise[half:]), True)
             self.manual_backward(loss * (len(rows) - half) / len(rows))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from core import GradientAccumulationPlugin, Runtime
+from core import GradientAccumulationPlugin, LocalSGD, Runtime
 from core.errors import ConfigurationError
 from core.strategies import DDPStrategy
 
@@ -246,6 +247,67 @@ def losses_of_heads(**arguments: Any) -> tuple[float, str]:
     return distance(module, expected), ""
 
 
+def of_shared_layer(losses: int) -> float:
+    """Two models with one trunk, each with its forward pass and losses by turns; the distance to plain torch."""
+    trunk = nn.Linear(4, 8)
+    module = nn.ModuleList(nn.Sequential(trunk, nn.Linear(8, 2)) for _ in range(2))
+    expected = copy.deepcopy(module)
+    one = Runtime(accelerator="cpu", strategy="ddp", devices=PROCESSES)
+    prepared: Any = one.prepare(*module, SGD(module.parameters(), lr=0.1))
+    first, second, optimizer = prepared
+    plain = SGD(expected.parameters(), lr=0.1)
+    for inputs in torch.split(data()[0], PROCESSES * BATCH):
+        for models, own in (((first, second), inputs[one.process_index :: PROCESSES]), (expected, inputs)):
+            for model in models:
+                output = model(own)
+                for left in reversed(range(losses)):
+                    loss = (output - left).square().mean()
+                    backward = loss.backward if models is expected else partial(one.backward, loss)
+                    backward(retain_graph=left > 0)
+        for each in (optimizer, plain):
+            each.step()
+            each.zero_grad()
+    one.teardown()
+    return distance(module, expected)
+
+
+def steps_after_no_sync() -> dict[str, list[str]]:
+    """The warnings of steps after, and within, ``no_sync``; of steps as they should be, and of LocalSGD."""
+    one = Runtime(accelerator="cpu", strategy="ddp", devices=PROCESSES)
+    model: Any = nn.Linear(4, 1)
+    optimizer: Any
+    model, optimizer = one.prepare(model, SGD(model.parameters(), lr=0.1))
+
+    def train(step_inside: bool, reduces: bool) -> None:
+        for _ in range(2):
+            with one.no_sync(model):
+                one.backward(model(torch.ones(1, 4)).sum())
+                if step_inside:
+                    optimizer.step()
+            if reduces:
+                one.backward(model(torch.ones(1, 4)).sum())
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def train_locally() -> None:
+        with LocalSGD(one, model, local_sgd_steps=2) as local_sgd:
+            for _ in range(2):
+                one.backward(model(torch.ones(1, 4)).sum())
+                optimizer.step()
+                local_sgd.step()
+
+    ways: dict[str, Callable[[], None]] = {"after": partial(train, False, False), "within": partial(train, True, True)}
+    ways |= {"reduced": partial(train, False, True), "LocalSGD": train_locally}
+    texts = {}
+    for name, way in ways.items():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            way()
+        texts[name] = [str(warning.message) for warning in caught]
+    one.teardown()
+    return texts
+
+
 def refused() -> list[str]:
     """Uneven numbers of batches with accumulation, and with numbers of items, which every process would exchange."""
     texts = []
@@ -356,6 +418,8 @@ def main() -> None:
         "heads": losses_of_heads(),
         "heads, unused": losses_of_heads(find_unused_parameters=True),
         "heads, static": losses_of_heads(static_graph=True),
+        "shared layer": [of_shared_layer(losses) for losses in (1, 2)],
+        "after no_sync": steps_after_no_sync(),
         "refused": refused(),
         "changed": changed_later(),
         "schedules": long_schedule(),
