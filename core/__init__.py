@@ -51,6 +51,8 @@ if TYPE_CHECKING:
         AutocastKwargs,
         DDPCommunicationHookType,
         DistributedDataParallelKwargs,
+        DummyOptim,
+        DummyScheduler,
         InitProcessGroupKwargs,
         ProfileKwargs,
     )
@@ -95,6 +97,8 @@ __all__ = [
     "DistributedDataParallelKwargs",
     "DistributedType",
     "DataModule",
+    "DummyOptim",
+    "DummyScheduler",
     "GradientAccumulationPlugin",
     "InitProcessGroupKwargs",
     "LocalSGD",
@@ -163,7 +167,14 @@ _HOMES = {
     ),
     **dict.fromkeys(("AcceleratorState", "PartialState", "is_initialized"), "torch_hal.runtime.partial_state"),
     **dict.fromkeys(
-        ("AutocastKwargs", "DDPCommunicationHookType", "DistributedDataParallelKwargs", "InitProcessGroupKwargs"),
+        (
+            "AutocastKwargs",
+            "DDPCommunicationHookType",
+            "DistributedDataParallelKwargs",
+            "DummyOptim",
+            "DummyScheduler",
+            "InitProcessGroupKwargs",
+        ),
         "torch_hal.runtime.accelerate_handlers",
     ),
     "DataModule": "torch_hal.trainer",

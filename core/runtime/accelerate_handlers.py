@@ -181,6 +181,24 @@ class AutocastKwargs:
     cache_enabled: bool = True
 
 
+class DummyOptim:
+    """Accelerate's stand-in for what a configuration of DeepSpeed defines: creating one is an error.
+
+    A script that chooses by ``deepspeed_config`` between it and torch's optimizer imports it, and creates the latter.
+    """
+
+    remedy = "Create the optimizer of torch, and prepare it: also with the strategies of DeepSpeed."
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise ConfigurationError(f"{type(self).__name__}: stands for no object. {self.remedy}")
+
+
+class DummyScheduler(DummyOptim):
+    """Like :class:`DummyOptim`, for a scheduler."""
+
+    remedy = "Create the scheduler of torch, and prepare it: also with the strategies of DeepSpeed."
+
+
 def apply_handlers(handlers: Sequence[Any] | None, strategy: Strategy, num_processes: int) -> ProfileKwargs | None:
     """Set what ``handlers`` say on ``strategy``, whose processes have not started.
 

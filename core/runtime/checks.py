@@ -19,11 +19,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from ..errors import ConfigurationError, WrongTypeError
 from ..hints.attributes import KnownAttributes
-from ..hints.remedies import remedies
 from ..loggers.base import Logger
 from ..strategies.calls import call_site
 from ..utilities.nested import leaves
 from ..utilities.torch_private import is_initialized
+from .accelerate_handlers import DummyOptim, DummyScheduler
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +88,9 @@ def _misplaced(given: Any) -> str:
         return (
             "Nothing prepares it. Use either core.Trainer, which runs the loop, or a Runtime with a loop of your own."
         )
-    if type(given).__name__ in ("DummyOptim", "DummyScheduler"):
-        return remedies("imports")[type(given).__name__]
+    for stand_in in (DummyOptim, DummyScheduler):
+        if type(given).__name__ == stand_in.__name__:
+            return stand_in.remedy
     if isinstance(given, torch.amp.GradScaler):
         return "Remove it: with precision='16-mixed' the Runtime scales the loss, and unscales the gradients."
     if isinstance(given, Sampler):

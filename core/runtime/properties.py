@@ -120,6 +120,11 @@ class RunFacts:
         return _mixed_precision(self._strategy.precision)
 
     @property
+    def use_fp16(self) -> bool:
+        """Whether ``mixed_precision`` is ``"fp16"``."""
+        return self.mixed_precision == "fp16"
+
+    @property
     def scaler(self) -> Any:
         """The :class:`torch.amp.GradScaler` of the run, from its start on; ``None`` if the loss is not scaled."""
         return getattr(self._strategy.precision, "scaler", None)

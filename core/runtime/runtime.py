@@ -131,6 +131,7 @@ class Runtime(RunFacts, KnownAttributes):
             methods of an Accelerate tracker, a list of those, or ``"all"`` for every installed one.
         project_dir: The folder for files of the project: checkpoints, and those that trackers write.
         project_config: Where the files of the project go, and how many checkpoints are kept.
+        logging_dir: The folder that trackers write files into; ``project_dir`` unless given.
         sync_batchnorm: Whether batch norm layers of prepared modules normalize over the batches of all processes while
             they train, until the run ends. All processes then need the same number of batches.
         debug: Whether the processes compare what they do before each collective of the Runtime: which one, from which
@@ -180,6 +181,7 @@ class Runtime(RunFacts, KnownAttributes):
         log_with: str | Logger | Sequence[str | Logger] | None = None,
         project_dir: str | os.PathLike[str] | None = None,
         project_config: ProjectConfiguration | None = None,
+        logging_dir: str | os.PathLike[str] | None = None,
         sync_batchnorm: bool = False,
         debug: bool | None = None,
         import_modules: str | Sequence[str] | None = None,
@@ -234,7 +236,7 @@ class Runtime(RunFacts, KnownAttributes):
             sync_batchnorm=sync_batchnorm,
             debug=is_debug,
             profile_kwargs=profile_kwargs,
-            project=read_project(project_dir, project_config),
+            project=read_project(project_dir, project_config, logging_dir),
             log_with=log_with,
         )
 

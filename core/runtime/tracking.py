@@ -43,8 +43,8 @@ class Tracking:
                 tracker.process_index = life.strategy.global_rank
             if logging_dir is None and isinstance(tracker, type) and tracker.requires_logging_directory:
                 raise ConfigurationError(
-                    f"log_with={tracker.name!r} writes files, but project_dir is not set. Set project_dir to the "
-                    "folder for them."
+                    f"log_with={tracker.name!r} writes files, but project_dir is not set. Set project_dir or "
+                    "logging_dir to the folder for them."
                 )
 
     def init_trackers(

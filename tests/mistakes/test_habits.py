@@ -62,7 +62,7 @@ IMPORTS = {
     ("core.strategies", "FSDPStrategy"): "pip install torch-hal-fsdp",
     ("core.strategies", "DeepSpeedStrategy"): "pip install torch-hal-deepspeed",
     ("core.strategies", "ModelParallelStrategy"): "pip install torch-hal-parallel",
-    ("core.strategies", "BaguaStrategy"): "import BaguaStrategy from torch_hal_bagua",
+    ("core.strategies", "BaguaStrategy"): "from torch_hal_bagua import BaguaStrategy",
     ("core.strategies", "HorovodStrategy"): "pip install torch-hal-horovod",
     ("core.strategies", "DDPSpawnStrategy"): "strategy='ddp_spawn'",
     ("core.strategies", "DataParallelStrategy"): "strategy='dp'",

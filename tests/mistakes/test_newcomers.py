@@ -13,7 +13,18 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import RandomSampler
 
-from core import Accelerator, Callback, DataModule, LocalSGD, Module, ProjectConfiguration, Runtime, skip_first_batches
+from core import (
+    Accelerator,
+    Callback,
+    DataModule,
+    DummyOptim,
+    DummyScheduler,
+    LocalSGD,
+    Module,
+    ProjectConfiguration,
+    Runtime,
+    skip_first_batches,
+)
 from core.callbacks import EarlyStopping, ModelCheckpoint
 from core.errors import UnknownNameError
 from core.loggers import CSVLogger, TensorBoardLogger
@@ -280,6 +291,12 @@ MISTAKES: dict[str, Mistake] = {
         "prepare",
         "type DummyOptim",
         "Create the optimizer of torch, and prepare it: also with the strategies of DeepSpeed.",
+    ),
+    "stand-in for the engine's optimizer": Mistake(
+        lambda: DummyOptim(Net().parameters(), lr=0.1), "DummyOptim", "stands for no object", "the optimizer of torch"
+    ),
+    "stand-in for the engine's scheduler": Mistake(
+        lambda: DummyScheduler(None, 10), "DummyScheduler", "stands for no object", "the scheduler of torch"
     ),
     "scaler in prepare": Mistake(
         lambda: runtime().prepare(nn.Linear(1, 1), torch.amp.GradScaler("cpu")),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from declared import PREFIX
+from installing import import_packages_from_here
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader
 from torch_hal_migrate.report import LIGHTNING
@@ -457,8 +458,9 @@ def test_the_line_is_true(section: str, row: str, namespace: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("row", [row for row in TABLES["names"].rows.values() if row.state != MISSING], ids=str)
-def test_the_import_works(row: Any) -> None:
+def test_the_import_works(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name can be imported from where the table says."""
+    import_packages_from_here(monkeypatch)
     module, _, name = row.here.rpartition(".")
     assert hasattr(importlib.import_module(module), name)
 

@@ -53,9 +53,10 @@ def test_what_runs(precision: str, name: str) -> None:
     """In Accelerate's names, before anything is started, and in ``state`` alike."""
     one = runtime(precision=precision)
     assert (one.distributed_type, one.use_distributed, one.is_last_process) == ("NO", False, True)
-    assert one.mixed_precision == name
+    assert (one.mixed_precision, one.use_fp16) == (name, name == "fp16")
     facts = (
-        "num_processes process_index local_process_index device is_main_process is_local_main_process mixed_precision"
+        "num_processes process_index local_process_index device is_main_process is_local_main_process mixed_precision "
+        "use_fp16"
     )
     for fact in [*facts.split(), "distributed_type", "use_distributed", "is_last_process"]:
         assert getattr(one.state, fact) == getattr(one, fact)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from python_processes import run_python
 
-from core import Runtime
-from core.errors import ConfigurationError, UnknownNameError
+from core import ProjectConfiguration, Runtime
+from core.errors import ConfigurationError, UnknownNameError, WrongTypeError
 from core.loggers import CSVLogger, JSONLogger
 
 
@@ -38,6 +38,23 @@ def test_names_become_trackers(tmp_path: Path) -> None:
     lines = (tmp_path / "digits" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"step": 3, "loss": 0.25}, {"step": 4, "own": 1}]
     assert json.loads((tmp_path / "digits" / "hparams.json").read_text()) == {"lr": 0.5}
+
+
+def test_where_trackers_write(tmp_path: Path) -> None:
+    """``logging_dir`` goes before ``project_dir``, and sets no folder for checkpoints; two values are an error."""
+    logs, folder = tmp_path / "logs", tmp_path / "project"
+    with runtime(log_with="json", logging_dir=logs) as run:
+        run.init_trackers("digits", config={"lr": 0.5})
+        assert (run.logging_dir, run.project_dir) == (logs, None)
+    assert (logs / "digits" / "hparams.json").is_file()
+    both = Runtime(cpu=True, project_dir=folder, logging_dir=logs, project_config=ProjectConfiguration(total_limit=1))
+    assert (both.logging_dir, both.project_dir) == (logs, folder)
+    for config in (ProjectConfiguration(folder), ProjectConfiguration(logging_dir=logs)):
+        assert Runtime(cpu=True, project_config=config, logging_dir=logs).logging_dir == logs
+    with pytest.raises(ConfigurationError, match=r"logging_dir=.* and ProjectConfiguration\(logging_dir=.*contradict"):
+        Runtime(cpu=True, project_config=ProjectConfiguration(logging_dir=folder), logging_dir=logs)
+    with pytest.raises(WrongTypeError, match="logging_dir=1"):
+        Runtime(cpu=True, logging_dir=1)  # type: ignore[arg-type]
 
 
 def test_arguments_of_the_libraries(tmp_path: Path) -> None:

@@ -62,11 +62,13 @@ class ProjectConfiguration:
         return None if self.project_dir is None else os.path.join(self.project_dir, "checkpoints")
 
 
-def read_project(project_dir: str | os.PathLike[str] | None, config: Any) -> ProjectConfiguration:
-    """The configuration of a project, from the constructor's two arguments for it.
+def read_project(
+    project_dir: str | os.PathLike[str] | None, config: Any, logging_dir: str | os.PathLike[str] | None
+) -> ProjectConfiguration:
+    """The configuration of a project, from the constructor's three arguments for it.
 
     Raises:
-        WrongTypeError: ``config`` is no configuration, or ``project_dir`` is not a path.
+        WrongTypeError: ``config`` is no configuration, or a folder is not a path.
         ConfigurationError: Both name a folder, and the folders differ.
     """
     if config is not None and not isinstance(config, ProjectConfiguration):
@@ -75,11 +77,17 @@ def read_project(project_dir: str | os.PathLike[str] | None, config: Any) -> Pro
             f"{instead_of_class(config)}"
         )
     project = ProjectConfiguration() if config is None else config
-    if None not in (project_dir, project.project_dir) and project_dir != project.project_dir:
-        raise ConfigurationError(
-            f"project_dir={project_dir!r} and ProjectConfiguration(project_dir={project.project_dir!r}): contradict "
-            "each other. Give one of them."
-        )
+    logs = None if project.logging_dir == project.project_dir else project.logging_dir
+    pairs = {"project_dir": (project_dir, project.project_dir), "logging_dir": (logging_dir, logs)}
+    for name, (given, configured) in pairs.items():
+        if None not in (given, configured) and given != configured:
+            raise ConfigurationError(
+                f"{name}={given!r} and ProjectConfiguration({name}={configured!r}): contradict each other. Give one of "
+                "them."
+            )
+    if logging_dir is not None:
+        check_path("logging_dir", logging_dir)
+        project.logging_dir = logging_dir
     if project_dir is not None:
         project.set_directories(project_dir)
     return project

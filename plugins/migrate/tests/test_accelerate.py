@@ -138,6 +138,34 @@ def test_what_differs_without_a_name(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "accelerator.load_state" not in examined(tmp_path, capsys, only_trained)
 
 
+def test_what_a_wrapper_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Members of DistributedDataParallel and engines, of what is prepared; not where the script asks or has its own."""
+    script = """\
+from accelerate import Accelerator
+accelerator = Accelerator()
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+self.policy = accelerator.prepare(policy)
+critic = accelerator.prepare_model(critic)
+model.module.generate()
+self.policy.module.act()
+with critic.no_sync(): pass
+optimizer.no_sync
+model.backward(loss)
+own = model.module if hasattr(model, "module") else model
+if isinstance(critic, DDP):
+    critic.module.act()
+other.module
+"""
+    found = examined(tmp_path, capsys, script)
+    assert found["model.module"] == ("missing", [6, 7])
+    assert found["model.no_sync"] == ("missing", [8])
+    assert found["model.backward"] == ("missing", [10])
+    assert main([str(tmp_path / "script.py")]) == 1
+    assert "Write runtime.no_sync(model)." in capsys.readouterr().out
+    owned = script + "class Model:\n    def no_sync(self):\n        self.module = 1\n"
+    assert {"model.module", "model.no_sync"} & {*examined(tmp_path, capsys, owned)} == set()
+
+
 def test_states_are_reset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Private names of Accelerate's states, by the class, an object and the Accelerator; not of other objects."""
     script = """\

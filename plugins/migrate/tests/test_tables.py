@@ -50,7 +50,12 @@ def names_here(section: str) -> Collection[str] | None:
         return {"dataloader_iter"}
     if section == "trainer_members":
         return dir(trainer())
-    objects = {"module_members": Module, "datamodule_members": DataModule, "callback_members": Callback}
+    objects = {
+        "module_members": Module,
+        "datamodule_members": DataModule,
+        "callback_members": Callback,
+        "prepared": nn.Module,
+    }
     return dir(objects[section]()) if section in objects else None
 
 

@@ -13,6 +13,9 @@ ROOTS = ("accelerate",)
 MODULES = ("accelerator", "data_loader", "launchers", "local_sgd", "logging", "scheduler", "state", "tracking", "utils")
 """Names that are modules, so a script that imports them uses nothing yet."""
 
+WRAPPERS = ("backward", "clip_grad_norm_", "load_checkpoint", "module", "no_sync", "save_checkpoint")
+"""What the wrappers of DistributedDataParallel, FSDP and DeepSpeed have, and a model does not."""
+
 STATES = ("AcceleratorState", "GradientState", "PartialState")
 
 USUAL_NAME = "accelerator"
@@ -39,6 +42,7 @@ def uses(tree: ast.AST) -> list[Use]:
         elif isinstance(node, ast.Call) and imports.name(node.func) == "Accelerator":
             found += [Use("constructor", each.arg, each.value.lineno) for each in node.keywords if each.arg is not None]
     found += _scheduled(tree, objects)
+    found += _of_wrappers(tree, objects)
     if any(use.name == "load_state" for use in found):
         found += _skipped(tree)
     return sorted(dict.fromkeys(found), key=lambda use: (use.line, use.section, use.name))
@@ -81,6 +85,38 @@ def _scheduled(tree: ast.AST, objects: Collection[str]) -> Iterator[Use]:
             names = {_last_of(given) for given in node.args}
             if _last_of(node.func.value) in objects and any(name in made or "sched" in name for name in names):
                 yield Use("members", "prepare_scheduler", node.lineno)
+
+
+def _of_wrappers(tree: ast.AST, objects: Collection[str]) -> Iterator[Use]:
+    """What is read from a prepared model as if it were a wrapper, unless a class of the script defines it."""
+    models, own, asked = set(), set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            models |= {*_models(node.value, node.targets[0], objects)}
+        if isinstance(node, ast.FunctionDef):
+            own.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own.add(node.attr)
+        elif isinstance(node, ast.If | ast.IfExp) and {"hasattr", "isinstance"} & {
+            _last_of(each.func) for each in ast.walk(node.test) if isinstance(each, ast.Call)
+        }:
+            asked |= {id(each) for each in ast.walk(node)}
+    for node in ast.walk(tree):
+        is_read = isinstance(node, ast.Attribute) and id(node) not in asked
+        if is_read and node.attr in {*WRAPPERS} - own and ast.unparse(node.value) in models:
+            yield Use("prepared", node.attr, node.lineno)
+
+
+def _models(call: ast.Call, target: ast.expr, objects: Collection[str]) -> Iterator[str]:
+    """The models that a call of ``prepare`` returns: what is named so, or assigned from ``prepare_model``."""
+    if not (isinstance(call.func, ast.Attribute) and _last_of(call.func.value) in objects):
+        return
+    if call.func.attr == "prepare_model":
+        yield ast.unparse(target)
+    elif call.func.attr == "prepare":
+        for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+            if not any(word in _last_of(each).lower() for word in ("optim", "loader", "sched", "dataset", "opt", "dl")):
+                yield ast.unparse(each)
 
 
 def _makes_scheduler(call: ast.Call) -> bool:
