@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 TABLE = """<table>
 <thead><tr><th>name</th><th>of <code>"cpu"</code></th><th>note</th></tr></thead>
@@ -15,8 +20,12 @@ TABLE = """<table>
 </table>"""
 
 
-def build_site() -> Any:
-    spec = importlib.util.spec_from_file_location("build_site", Path(__file__).parents[1] / "docs" / "build_site.py")
+ROOT = Path(__file__).parents[1]
+IN_EACH = ("README.md", "pyproject.toml")
+
+
+def build_site(name: str = "build_site") -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     site = importlib.util.module_from_spec(spec)
@@ -50,3 +59,39 @@ def test_a_notebook_is_a_page() -> None:
     assert page.count("```") % 2 == 0
     here = "[x](../examples/notebooks/first_model.ipynb) [y](../LICENSE)"
     assert site.on_page_markdown(here) == "[x](notebooks/first_model.md) [y](../LICENSE)"
+
+
+def test_one_command_writes_the_addresses(tmp_path: Path) -> None:
+    """Into the site and each package's metadata; then no README has a relative link, which an index cannot follow."""
+    plugins = [f"plugins/{path.parent.name}" for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
+    written = {"mkdocs.yml", "docs/index.md", "docs/install.md"}
+    written |= {f"{project}{name}" for project in ("", *(f"{each}/" for each in plugins)) for name in IN_EACH}
+    for folder in (".", "docs", "plugins", *plugins):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for path in (ROOT / folder).iterdir():
+            name = path.relative_to(ROOT).as_posix()
+            if name in written:
+                shutil.copy(path, tmp_path / name)
+            elif name not in ("docs", "plugins", *plugins) and not path.name.startswith((".nox", ".git", ".venv")):
+                (tmp_path / name).symlink_to(path)
+    write = build_site("write_address").main
+    addresses = ("https://example.org/us/torch-hal", "https://us.example.org/torch-hal/")
+    write(addresses, tmp_path)
+    found = {name: (tmp_path / name).read_text("utf-8") for name in written}
+    assert "\nsite_url: https://us.example.org/torch-hal/\n" in found["mkdocs.yml"]
+    assert "\nedit_uri: edit/main/docs/\n" in found["mkdocs.yml"]
+    for name, text in found.items():
+        if name.endswith("pyproject.toml"):
+            assert tomllib.loads(text)["project"]["urls"]["Source"] == addresses[0]
+        elif name.endswith("README.md"):
+            links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+            assert [link for link in links if not link.startswith(("https://", "#"))] == []
+            inside = [link.partition("/main/")[2] for link in links if link.startswith(addresses[0])]
+            assert [link for link in inside if not (ROOT / link.partition("#")[0]).exists()] == []
+    for page in ("README.md", "docs/index.md", "docs/install.md"):
+        assert "pip install torch-hal numpy" in found[page]
+        assert "not on a public index" not in found[page]
+    write(addresses, tmp_path)
+    assert found == {name: (tmp_path / name).read_text("utf-8") for name in written}
+    with pytest.raises(SystemExit, match="give two addresses"):
+        write(["torch-hal", addresses[1]], tmp_path)
