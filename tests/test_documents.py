@@ -58,6 +58,20 @@ def test_the_first_hour_reads_every_page() -> None:
     assert sorted(read) == sorted(str(page) for page in PAGES if is_run(page))
 
 
+def test_statements_of_the_source_documents() -> None:
+    """Each row of ``tests/seeds/README.md`` names a test that exists, and each test of that folder is named."""
+    rows = re.findall(
+        r"^\| .+ \| `(\S+)::(\w+)` \|$", (ROOT / "tests/seeds/README.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert [(file, name) for file, name in rows if f"def {name}(" not in (ROOT / file).read_text("utf-8")] == []
+    own = {
+        (f"tests/seeds/{file.name}", name)
+        for file in (ROOT / "tests" / "seeds").glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", file.read_text("utf-8"), re.MULTILINE)
+    }
+    assert own - {*rows} == set()
+
+
 def test_names_of_precisions() -> None:
     """Each row of the table has the names of one precision."""
     page = (ROOT / "docs" / "mixed-precision.md").read_text("utf-8")

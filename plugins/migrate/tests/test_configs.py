@@ -157,7 +157,9 @@ def test_the_trainer_of_a_project_with_lightningcli(tmp_path: Path, capsys: pyte
 
 def test_accelerates_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its path and its arguments."""
-    (tmp_path / "run.yaml").write_text("_target_: accelerate.Accelerator\nmixed_precision: fp16\nmegatron_lm_plugin: x\n")
+    (tmp_path / "run.yaml").write_text(
+        "_target_: accelerate.Accelerator\nmixed_precision: fp16\nmegatron_lm_plugin: x\n"
+    )
     assert found(capsys, tmp_path)["run.yaml"] == {
         "Accelerator": ("works", [1], "core.Runtime"),
         "Accelerator(mixed_precision=)": ("works", [2], ""),
