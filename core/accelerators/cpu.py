@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -39,7 +40,8 @@ class CPUAccelerator(Accelerator):
         """Return CPU time and memory of this process, and memory and load of the host, as far as the host reports them.
 
         ``process_cpu_seconds``, ``process_memory_bytes`` (resident), ``host_memory_bytes`` (total),
-        ``host_memory_available_bytes`` and ``host_load_processes`` (running or waiting, mean of one minute).
+        ``host_memory_available_bytes`` and ``host_load_processes`` (running or waiting, mean of one minute). Memory is
+        read from ``/proc``; on systems that have none, by psutil if that is installed.
         """
         stats: dict[str, Any] = {"process_cpu_seconds": time.process_time()}
         if hasattr(os, "getloadavg"):
@@ -52,7 +54,8 @@ class CPUAccelerator(Accelerator):
 def _memory_of_process() -> dict[str, int]:
     statm = Path("/proc/self/statm")
     if not statm.exists():
-        return {}
+        psutil = _psutil()
+        return {} if psutil is None else {"process_memory_bytes": psutil.Process().memory_info().rss}
     resident = int(statm.read_text().split()[1])
     return {"process_memory_bytes": resident * os.sysconf("SC_PAGE_SIZE")}
 
@@ -60,8 +63,18 @@ def _memory_of_process() -> dict[str, int]:
 def _memory_of_host() -> dict[str, int]:
     meminfo = Path("/proc/meminfo")
     if not meminfo.exists():
-        return {}
+        if (psutil := _psutil()) is None:
+            return {}
+        memory = psutil.virtual_memory()
+        return {"host_memory_bytes": memory.total, "host_memory_available_bytes": memory.available}
     lines = (line.partition(":") for line in meminfo.read_text().splitlines())
     kib = {key: int(value.split()[0]) for key, _, value in lines}
     names = {"host_memory_bytes": "MemTotal", "host_memory_available_bytes": "MemAvailable"}
     return {name: kib[key] * 1024 for name, key in names.items() if key in kib}
+
+
+def _psutil() -> Any:
+    try:
+        return import_module("psutil")
+    except ImportError:
+        return None

@@ -56,8 +56,10 @@ def parse_devices(
 
     def refuse(why: str) -> DeviceError:
         available = f"up to {_MAX_PROCESSES} processes" if limit is None else _available(limit)
+        kind, _, index = str(devices).partition(":")
+        named = f" Set accelerator={kind!r} and devices=[{index}]." if kind.isalpha() and index.isdecimal() else ""
         return DeviceError(
-            f"devices={_shortened(devices)} for accelerator {accelerator!r}: {why}. Valid: {GRAMMAR}; "
+            f"devices={_shortened(devices)} for accelerator {accelerator!r}: {why}.{named} Valid: {GRAMMAR}; "
             f"available: {available}."
         )
 

@@ -154,6 +154,8 @@ def suggest_arguments(method: Callable[P, T], owner: str | None = None) -> Calla
                 signature.bind(*args, **kwargs)
             except TypeError as error:
                 remedy = f" {next(iter(instead.values()))}" if instead and not names else usage
+                if len(args) > 1 and isinstance(args[1], dict) and hasattr(args[0], f"{method.__name__}_dict"):
+                    remedy = f" For a dict of values: {called}_dict(values)."
                 if names and not any(each.kind is each.POSITIONAL_OR_KEYWORD for each in others):
                     remedy = f" Pass each by its name: {called}({names[0]}=...).{remedy}"
                 raise WrongTypeError(f"{called}: {error}.{_given(args[1:])}{remedy}") from None

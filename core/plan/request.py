@@ -210,8 +210,26 @@ def checked(argument: Argument) -> Any:
     given = f"the class {value.__qualname__}" if is_class else f"{value!r} of type {type(value).__name__}"
     raise WrongTypeError(
         f"{argument.label} has the wrong type: {given}. Pass a name, 'auto', or an instance of {base.__name__}."
-        f"{instead_of_class(value)}"
+        f"{instead_of_class(value)}{_name_of(argument.name, value)}"
     )
+
+
+_NAMES = {
+    "torch.bfloat16": "'bf16-mixed' or precision='bf16-true'",
+    "torch.float16": "'16-mixed' or precision='16-true'",
+    "torch.float32": "'32-true'",
+    "torch.float64": "'64-true'",
+}
+
+
+def _name_of(name: str, value: Any) -> str:
+    """The name to pass instead of a dtype or a device of torch; begins with a space, empty for all else."""
+    if name == "precision" and str(value) in _NAMES:
+        return f" Set precision={_NAMES[str(value)]}."
+    if name == "accelerator" and type(value).__name__ == "device":
+        which = "" if value.index is None else f" and devices=[{value.index}]"
+        return f" Set accelerator={value.type!r}{which}."
+    return ""
 
 
 def _checked_count(argument: Argument) -> int | str:

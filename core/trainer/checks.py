@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch import Tensor, nn
@@ -153,7 +154,7 @@ def check_loader(name: str, loader: Any) -> None:
             f"{name}: a tensor of shape {tuple(loader.shape)}, whose rows are no batches. Make a loader of it: "
             "DataLoader(TensorDataset(inputs, targets), batch_size=...)."
         )
-    elif isinstance(loader, type) or not hasattr(loader, "__iter__"):
+    elif isinstance(loader, type | str | bytes) or not hasattr(loader, "__iter__"):
         raise WrongTypeError(
             f"{name}: must be a torch DataLoader, an iterable of batches, or a dict or list of these, not "
             f"{described(loader)}.{_loader_instead(loader)}"
@@ -168,7 +169,9 @@ def _loader_instead(given: Any) -> str:
         return " Return optimizers from configure_optimizers of the module."
     if is_data_set(given):
         return " Make a loader of it: DataLoader(dataset, batch_size=...)."
-    return ""
+    if isinstance(given, FunctionType | MethodType):
+        return f" It is a function: pass what it returns, as in {given.__name__}()."
+    return " A function that makes a loader ends with `return loader`." if given is None else ""
 
 
 def checked_callbacks(given: Any, source: str = "callbacks") -> list[Callback]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -57,6 +58,7 @@ def test_stats_of_a_host_that_tells_little(monkeypatch: pytest.MonkeyPatch) -> N
     """What the host does not tell is left out, and is not an error."""
     monkeypatch.setattr(Path, "exists", lambda path: False)
     monkeypatch.delattr("os.getloadavg")
+    monkeypatch.setitem(sys.modules, "psutil", None)
     assert list(CPUAccelerator().get_device_stats("cpu")) == ["process_cpu_seconds"]
 
 
@@ -65,3 +67,15 @@ def test_the_package_is_torch_free() -> None:
     code = "import sys, core.accelerators; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout.split() == ["False"]
+
+
+def test_stats_of_a_host_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS: psutil tells the memory, if it is installed. It is not here, so this is its interface."""
+    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=3))
+    memory = SimpleNamespace(total=5, available=4)
+    psutil = SimpleNamespace(Process=lambda: process, virtual_memory=lambda: memory)
+    monkeypatch.setitem(sys.modules, "psutil", psutil)
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    stats = CPUAccelerator().get_device_stats("cpu")
+    names = ("process_memory_bytes", "host_memory_bytes", "host_memory_available_bytes")
+    assert [stats[name] for name in names] == [3, 5, 4]

@@ -86,6 +86,42 @@ MISTAKES: dict[str, Mistake] = {
     "device for an accelerator": Mistake(
         given(accelerator="cuda:1"), "accelerator", "'cuda:1'", "Devices are chosen by devices=[1]"
     ),
+    "device among devices": Mistake(
+        given(accelerator="cpu", devices="cuda:1"), "devices", "'cuda:1'", "Set accelerator='cuda' and devices=[1]."
+    ),
+    "torch's device": Mistake(
+        given(accelerator=torch.device("cpu")), "accelerator", "device(type='cpu')", "Set accelerator='cpu'."
+    ),
+    "torch's dtype": Mistake(
+        given(precision=torch.bfloat16),
+        "precision",
+        "torch.bfloat16",
+        "precision='bf16-mixed' or precision='bf16-true'",
+    ),
+    "folder for a loader": Mistake(
+        lambda: trainer().fit(Net(), "data/train"), "train_dataloaders", "type str", "must be a torch DataLoader"
+    ),
+    "function for a loader": Mistake(
+        lambda: trainer().fit(Net(), loader),
+        "train_dataloaders",
+        "type function",
+        "pass what it returns, as in loader()",
+    ),
+    "loader that is not returned": Mistake(
+        with_data(train_dataloader=lambda self: None), "Data.train_dataloader", "NoneType", "ends with `return loader`"
+    ),
+    "dict for log": Mistake(
+        lambda: fit(net(training_step=lambda self, batch, batch_idx: self.log({"a": 1}))),
+        "Module.log",
+        "a dict",
+        "Module.log_dict(values)",
+    ),
+    "letters in a key": Mistake(
+        lambda: fit(net(configure_optimizers=lambda self: {"optimizer": SGD, "lr_schedular": None})),
+        "configure_optimizers",
+        "'lr_schedular'",
+        "Did you mean 'lr_scheduler'?",
+    ),
     "stage of ZeRO": Mistake(given(strategy="zero3"), "strategy", "'zero3'", "Did you mean 'deepspeed_stage_3'?"),
     "Lightning's older name": Mistake(
         given(strategy="fsdp_native"), "strategy", "'fsdp_native'", "'fsdp': pip install torch-hal-fsdp"

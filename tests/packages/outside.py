@@ -33,14 +33,14 @@ class Numbers(DataModule):
 
 
 class Said(Callback):
-    def on_train_end(self, trainer: Any, module: Any) -> None:
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         assert_type(trainer.global_step, Any)
 
 
 class Typed(EarlyStopping):
-    def on_train_end(self, trainer: Trainer, module: Net) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Net) -> None:
         assert_type(trainer.global_step, int)
-        assert_type(module.trainer, Trainer)
+        assert_type(pl_module.trainer, Trainer)
 
 
 def with_trainer() -> None:

@@ -91,9 +91,11 @@ def _pairs(given: Any) -> list[tuple[Any, list[Any], str | None]]:
 
 
 def _from_mapping(given: Mapping[str, Any]) -> tuple[Any, list[Any], str | None]:
-    if not {"optimizer"} <= set(given) <= {"optimizer", "lr_scheduler", "monitor"}:
+    keys = ("optimizer", "lr_scheduler", "monitor")
+    if not {"optimizer"} <= set(given) <= set(keys):
+        meant = next((nearest(str(key), keys) for key in given if key not in keys), "")
         raise ConfigurationError(
-            f"configure_optimizers: returned a mapping with the keys {quoted(map(str, given))}. Return {VALID}."
+            f"configure_optimizers: returned a mapping with the keys {quoted(map(str, given))}.{meant} Return {VALID}."
         )
     scheduler = given.get("lr_scheduler")
     schedulers = list(scheduler) if isinstance(scheduler, tuple | list) else [] if scheduler is None else [scheduler]
