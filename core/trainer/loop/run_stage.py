@@ -21,6 +21,8 @@ from ...precisions.base import LossError
 from ...profilers import PassThroughProfiler
 from ...runtime import Runtime
 from ...runtime.process_control import describe_leaves
+from ...strategies.first_failure import Failures
+from ...strategies.launchers.cause import cause_of
 from ...strategies.launchers.exit_codes import EndedBySignal
 from ...strategies.parallel import ProcessGroupStrategy
 from ..checkpoint.finished_fit import FinishedFit, Results
@@ -157,10 +159,15 @@ def _run_stage(
     except BaseException as error:
         run.interrupted = True
         status = "interrupted" if isinstance(error, (KeyboardInterrupt, EndedBySignal)) else "failed"
+        if runtime.strategy.world_size > 1 and Failures.current is not None:
+            Failures.current.announce(error)  # a hook may wait for the other processes, which are elsewhere
         try:
             context.hooks.call_callbacks("on_exception", error)
             if datamodule is not None:
                 datamodule.on_exception(error)
+        except Exception as other:
+            other.add_note(f"It was raised in on_exception, which was called for {cause_of(error)}")
+            raise
         finally:
             end_loggers(trainer.loggers, status, runtime.plan.runs_function)
             runtime.teardown(failed=not isinstance(error, EndedBySignal))
