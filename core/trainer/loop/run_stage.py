@@ -15,6 +15,7 @@ import torch
 
 from ...callbacks.checkpoint.paths import run_folder
 from ...callbacks.display.model_summary import ModelSummary, start_line
+from ...callbacks.tuning import set_as_before
 from ...errors import ConfigurationError, CoreError
 from ...hints.remedies import add_remedy
 from ...precisions.base import LossError
@@ -196,6 +197,7 @@ def fit(trainer: Trainer, context: RunContext, ckpt_path: str | None, source: Da
     context.progress.reset()
     context.metric_log.reset()
     checkpoint = {} if ckpt_path is None else read_for_fit(context, ckpt_path)
+    set_as_before(trainer.callbacks, context.module, context.datamodule, checkpoint.get("callbacks", {}))
     train_loader = None if context.settings.limit_train_batches == 0 else source.loader("train")
     has_validation = context.settings.limit_val_batches != 0 and context.module.validation_step is not None
     val_loader = source.loader("val") if has_validation else None
