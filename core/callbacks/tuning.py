@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +27,27 @@ logger = get_logger(__name__)
 class Tuning(Callback):
     """Tries out settings before each ``fit``, and sets the best for it. A resumed ``fit`` goes on with what it had."""
 
+    found: Any = None
+    """What the last search has set; ``None`` if nothing."""
+
+    def set_found(self, module: Any, datamodule: Any, value: Any) -> None:
+        """Set what a search has found.
+
+        Args:
+            module: The module of the ``fit``.
+            datamodule: The DataModule, or ``None``.
+            value: What :attr:`found` becomes.
+        """
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was found."""
+        return {"found": self.found}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` returned."""
+        self.found = state_dict.get("found")
+
     def tune(self, trial: Any) -> None:
         """Try out settings; called before ``fit`` begins, unless it is resumed or ``fast_dev_run`` is set.
 
@@ -36,6 +57,20 @@ class Tuning(Callback):
                 and ``trial.source`` are those of the ``fit``.
         """
         raise NotImplementedError
+
+
+def set_as_before(callbacks: Iterable[Callback], module: Any, datamodule: Any, states: Mapping[str, Any]) -> None:
+    """Set again what was found in the run that is resumed, before loaders and optimizers are made.
+
+    Args:
+        callbacks: Of the ``fit``.
+        module: Its module.
+        datamodule: Its DataModule, or ``None``.
+        states: The states of callbacks in the checkpoint, by their ``state_key``.
+    """
+    for callback in callbacks:
+        if isinstance(callback, Tuning) and (found := states.get(callback.state_key, {}).get("found")) is not None:
+            callback.set_found(module, datamodule, found)
 
 
 def set_everywhere(owners: Sequence[Any], names: Sequence[str], value: Any = None) -> Any:
@@ -124,8 +159,8 @@ class BatchSizeFinder(Tuning):
 
     Module, optimizers and random numbers are afterwards as if nothing had happened. With several processes, each first
     runs forward and backward alone, and all use what fits into the memory of each. ``train_dataloader`` of the module
-    or the DataModule is called for each size, so it must read the attribute. A resumed ``fit`` does not search: set the
-    size that was found before.
+    or the DataModule is called for each size, so it must read the attribute. A resumed ``fit`` sets the size that was
+    found before.
 
     Args:
         mode: ``"power"`` doubles the size until it is too large; ``"binsearch"`` then goes on between the last two.
@@ -180,9 +215,13 @@ class BatchSizeFinder(Tuning):
         except BaseException:
             set_everywhere(owners, names, before)
             raise
-        self.optimal_batch_size = set_everywhere(owners, names, best)
+        self.set_found(trial.module, trial.source.datamodule, best)
         if trial.trainer.is_global_zero:
             logger.info("BatchSizeFinder: set %s to %d", self._batch_arg_name, best)
+
+    def set_found(self, module: Any, datamodule: Any, value: int) -> None:
+        """Set the batch size."""
+        self.found = self.optimal_batch_size = set_everywhere([module, datamodule], [self._batch_arg_name], value)
 
     def _search(self, trial: Any, owners: list[Any]) -> int:
         size, fits, too_large = self._first, 0, 0
@@ -385,7 +424,7 @@ class LearningRateFinder(Tuning):
     """Before ``fit``, trains a copy of the module with a growing learning rate, and sets the one that is suggested.
 
     Module, optimizers, random numbers and data are afterwards as if nothing had happened. All processes use the mean of
-    their losses, so they agree. A resumed ``fit`` keeps the learning rate that its checkpoint has.
+    their losses, so they agree. A resumed ``fit`` sets the learning rate that was found before.
 
     Args:
         min_lr: The first learning rate, > 0.
@@ -432,13 +471,20 @@ class LearningRateFinder(Tuning):
                 "LearningRateFinder: the module has automatic_optimization=False and decides about its learning rates "
                 "itself. Remove one of the two."
             )
-        names = [self.attr_name] if self.attr_name else ["lr", "learning_rate"]
         if self.update_attr:
-            set_everywhere([trial.module], names)
+            set_everywhere([trial.module], self._names)
         found = self.optimal_lr = LearningRateRange(*self._arguments)
         trial.run(found, max_steps=found.num_training_steps)
         best = found.suggestion()
         if best is not None and self.update_attr:
-            set_everywhere([trial.module], names, best)
+            self.set_found(trial.module, None, best)
             if trial.trainer.is_global_zero:
                 logger.info("LearningRateFinder: set the learning rate to %s", best)
+
+    @property
+    def _names(self) -> list[str]:
+        return [self.attr_name] if self.attr_name else ["lr", "learning_rate"]
+
+    def set_found(self, module: Any, datamodule: Any, value: float) -> None:
+        """Set the module's learning rate."""
+        self.found = set_everywhere([module], self._names, value)

@@ -180,6 +180,11 @@ class PreparedCombined:
         self._epoch = self._taken = 0
         self._pending: dict[str, Any] | None = None
 
+    @property
+    def epoch(self) -> int:
+        """The number of the next pass, from 0."""
+        return max(loader.epoch % CYCLE_STRIDE for loader in self.flattened)
+
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass number ``epoch``; a position that was loaded within that pass is kept."""
         self._epoch = epoch
@@ -256,10 +261,12 @@ class PreparedCombined:
             )
         for loader, own in zip(self.flattened, state["loaders"], strict=True):
             loader.load_state_dict(own, reshard)
-        self._pending = (
-            {name: state[name] for name in ("epoch", "taken", "cycles", "ended")} if state["taken"] else None
-        )
-        self._epoch = state["epoch"]
+        is_inside = bool(state["taken"])
+        if is_inside and all(loader.is_evaluation for loader in self.flattened):  # which starts from the beginning
+            self._pending, self._epoch = None, state["epoch"] + 1
+        else:
+            self._pending = {name: state[name] for name in ("epoch", "taken", "cycles", "ended")} if is_inside else None
+            self._epoch = state["epoch"]
         self._set_up()  # what was taken before, as in the sanity check, is no part of the position
 
 

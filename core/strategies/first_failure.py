@@ -131,6 +131,8 @@ class Failures:
         self._ending: threading.Thread | None = None
         """The thread that ends this process at once."""
         self._has_shown = False
+        self._told: str | None = None
+        """The failure that this process has announced."""
         self._hook: Hook = sys.excepthook
         self._is_plain = is_plain(sys.excepthook) if below is None else is_plain(below)
 
@@ -176,7 +178,8 @@ class Failures:
                 explain(error, self._in_vain(first, error), "")
         elif not is_lost_peer(error):
             code = exit_code_of(error.code) if isinstance(error, SystemExit) else 1
-            self._note(self._failed(cause_of(error)), code)
+            self._told = self._failed(cause_of(error))
+            self._note(self._told, code)
 
     def _failed(self, cause: str) -> str:
         return f"rank {self._rank} of {self._world_size} failed: {cause}"
@@ -209,7 +212,7 @@ class Failures:
 
     def _say_hung(self, cause: str, stacks: str) -> None:
         """Say that another process did not come, unless some other has said so."""
-        told = self._failed(cause)
+        told = self._failed(cause) if self._told is None else f"{self._told}\n  then {cause}"
         self._note(told, 1)
         first = self._find(END_REQUEST_SECONDS)
         if isinstance(first, _First) and first.rank != self._rank:

@@ -24,6 +24,7 @@ PLANTED = "ValueError: planted"
 HOW: dict[str, tuple[str, str, int]] = {
     "forward": (PLANTED, "training_step", 1),
     "collective": (PLANTED, "training_step", 1),
+    "hook": (PLANTED, "training_step", 1),
     "backward": (PLANTED, "backward", 1),
     "optimizer": (PLANTED, "step", 1),
     "setup": (PLANTED, "setup", 1),
@@ -84,6 +85,7 @@ SLOW = [
     ("ddp_spawn", 2, "forward", "0,1"),
     ("ddp_fork", 3, "shape", "1"),
     ("ddp_fork", 2, "worker", "1"),
+    ("ddp", 2, "hook", "1"),
     ("torch-hal run", 3, "callback", "1"),
     ("torchrun", 2, "setup", "1"),
     ("torchrun", 2, "script", "1"),

@@ -40,3 +40,5 @@ def test_evaluation_on_two_equals_evaluation_on_one(strategy: str, tmp_path: Pat
             assert math.isclose(results[stage]["first"], sum(values) / 53, rel_tol=1e-5), stage
             assert math.isclose(results[stage]["largest"], (12 * 15 + 11) / 1000, rel_tol=1e-5), stage
         assert results["predict"] == pytest.approx(values)
+        assert len(results["drawn"]) == 4
+        assert len(set(results["drawn"])) > 1, "each validation of an epoch shuffles"

@@ -273,6 +273,8 @@ def test_an_error_in_on_exception_does_not_hide_the_first() -> None:
     with pytest.raises(ValueError, match="in on_exception") as caught:
         trainer.fit(module, loader())
     assert isinstance(caught.value.__context__, Boom)
+    (note,) = caught.value.__notes__
+    assert note.startswith("It was raised in on_exception, which was called for Boom")
     assert module._trainer is None
     trainer.callbacks.clear()
     trainer.fit(module, loader())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
-from core import DataModule, Tuner, find_batch_size, find_learning_rate, seed_everything
+from core import DataModule, Trainer, Tuner, find_batch_size, find_learning_rate, seed_everything
 from core.callbacks import BatchSizeFinder, Callback, LearningRateFinder
 from core.data import CombinedLoader
 from core.errors import ConfigurationError, CoreError
@@ -217,6 +218,24 @@ def test_batch_sizes(options: dict[str, Any], most: int, expected: int) -> None:
     module.most = most
     assert find_batch_size(quiet(), module, **options) == expected
     assert (module.batch_size, module.hparams.batch_size, module.sizes) == (expected, expected, [])
+
+
+def test_a_resumed_fit_sets_what_was_found(tmp_path: Path) -> None:
+    """Attributes and hyperparameters, before the loaders are made."""
+
+    def run(epochs: int, ckpt_path: Path | None) -> tuple[Trainer, Limited]:
+        module = Limited()
+        sizes = BatchSizeFinder()
+        trainer = quiet(max_epochs=epochs, callbacks=[sizes, LearningRateFinder(**RANGE)])
+        trainer.fit(module, ckpt_path=ckpt_path)
+        assert module.batch_size == module.hparams.batch_size == sizes.optimal_batch_size == module.sizes[0] == 16
+        assert module.lr == module.hparams.lr != Rated().lr
+        return trainer, module
+
+    trainer, first = run(1, None)
+    trainer.save_checkpoint(tmp_path / "end.ckpt")
+    _, resumed = run(2, tmp_path / "end.ckpt")
+    assert resumed.lr == first.lr
 
 
 def test_errors() -> None:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from core import Callback, Trainer
 from core.callbacks import agreement
+from core.data import CombinedLoader
 from core.errors import ConfigurationError
 
 from .regression import Regression, assert_same, loader, quiet
@@ -301,3 +302,35 @@ def test_validations_do_not_change_the_order_of_the_next_epoch(interval: float, 
     quiet(**settings).fit(Seen(), shuffled(), loader(), ckpt_path=tmp_path / "saved")
     assert seen == expected[-len(seen) :]
     assert len(seen) in (8, 9)
+
+
+class SeesCombined(Regression):
+    """Notes what it validates on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[float, float]] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.seen.append((float(batch["a"][0][0]), float(batch["b"][0][0])))
+
+
+class SavesAfter(Callback):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 2 and not self.path.exists():
+            trainer.save_checkpoint(self.path)
+
+
+def test_each_validation_of_a_combined_loader_begins_at_the_start(tmp_path: Path) -> None:
+    """Also in a run that is resumed between two of an epoch, where a limit left batches out."""
+    path = tmp_path / "within"
+    numbers = {"a": torch.arange(8.0), "b": torch.arange(10.0, 14)}
+    for ckpt_path, validations in ((None, 3), (path, 2)):
+        module = SeesCombined()
+        parts = {name: DataLoader(TensorDataset(each), batch_size=1) for name, each in numbers.items()}
+        trainer = quiet(max_epochs=1, val_check_interval=2, limit_val_batches=2, callbacks=[SavesAfter(path)])
+        trainer.fit(module, loader(), CombinedLoader(parts, "max_size_cycle"), ckpt_path=ckpt_path)
+        assert module.seen == [(0.0, 10.0), (1.0, 11.0)] * validations

@@ -132,7 +132,7 @@ class EvaluationLoop:
         writers = [call for call in context.hooks.callbacks if is_prediction and isinstance(call, BasePredictionWriter)]
         keeps = keeps_outputs or any(writer.interval.on_epoch for writer in writers)
         for loader in self.loaders:  # before their lengths, which may depend on it
-            loader.set_epoch(context.progress.epoch)
+            loader.set_epoch(max(loader.epoch, context.progress.epoch))  # not the last order, if there are several
         counts = self.num_batches()
         limits = [min(number, at_most) for number in counts]
         context.batch_counts |= {self.stage.name: counts, context.stage: limits}

@@ -15,12 +15,15 @@ import torch
 
 from ...callbacks.checkpoint.paths import run_folder
 from ...callbacks.display.model_summary import ModelSummary, start_line
+from ...callbacks.tuning import set_as_before
 from ...errors import ConfigurationError, CoreError
 from ...hints.remedies import add_remedy
 from ...precisions.base import LossError
 from ...profilers import PassThroughProfiler
 from ...runtime import Runtime
 from ...runtime.process_control import describe_leaves
+from ...strategies.first_failure import Failures
+from ...strategies.launchers.cause import cause_of
 from ...strategies.launchers.exit_codes import EndedBySignal
 from ...strategies.parallel import ProcessGroupStrategy
 from ..checkpoint.finished_fit import FinishedFit, Results
@@ -157,10 +160,15 @@ def _run_stage(
     except BaseException as error:
         run.interrupted = True
         status = "interrupted" if isinstance(error, (KeyboardInterrupt, EndedBySignal)) else "failed"
+        if runtime.strategy.world_size > 1 and Failures.current is not None:
+            Failures.current.announce(error)  # a hook may wait for the other processes, which are elsewhere
         try:
             context.hooks.call_callbacks("on_exception", error)
             if datamodule is not None:
                 datamodule.on_exception(error)
+        except Exception as other:
+            other.add_note(f"It was raised in on_exception, which was called for {cause_of(error)}")
+            raise
         finally:
             end_loggers(trainer.loggers, status, runtime.plan.runs_function)
             runtime.teardown(failed=not isinstance(error, EndedBySignal))
@@ -189,6 +197,7 @@ def fit(trainer: Trainer, context: RunContext, ckpt_path: str | None, source: Da
     context.progress.reset()
     context.metric_log.reset()
     checkpoint = {} if ckpt_path is None else read_for_fit(context, ckpt_path)
+    set_as_before(trainer.callbacks, context.module, context.datamodule, checkpoint.get("callbacks", {}))
     train_loader = None if context.settings.limit_train_batches == 0 else source.loader("train")
     has_validation = context.settings.limit_val_batches != 0 and context.module.validation_step is not None
     val_loader = source.loader("val") if has_validation else None

@@ -67,8 +67,8 @@ class Net(Module):
         loss: torch.Tensor = self.layer(batch[0]).mean()
         if batch_idx < 2:
             return loss
-        if fails("forward") or fails("collective"):
-            raise ValueError("planted")  # forward, collective
+        if fails("forward") or fails("collective") or fails("hook"):
+            raise ValueError("planted")  # forward, collective, hook
         if fails("two errors"):
             raise ValueError(f"planted in {self.global_rank}")  # two errors
         if fails("shape"):
@@ -93,6 +93,10 @@ class FailsInHook(Callback):
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         if trainer.global_step == 3 and fails("callback"):
             raise KeyError("planted")  # callback
+
+    def on_exception(self, trainer: Any, *_: Any) -> None:
+        if HOW == "hook":
+            trainer.strategy.barrier()
 
 
 def train(runtime: Runtime) -> None:
