@@ -6,10 +6,13 @@ someone changed a file, which no checksum can that lies next to it.
 
 from __future__ import annotations
 
+import sys
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import IO, Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
@@ -75,6 +78,25 @@ class SummedFile:
         self._file.flush()
 
 
+files_are_mapped: ContextVar[bool] = ContextVar("core_files_are_mapped", default=False)
+"""Whether tensors are read as in :func:`tensors_in_files`."""
+
+
+@contextmanager
+def tensors_in_files() -> Iterator[None]:
+    """What is read in this block is verified first, and its tensors are parts of the file, which is mapped into memory.
+
+    The system reads them when they are copied, and takes that memory back when it needs it. Whoever keeps such a tensor
+    must copy it: it keeps the disk space of a removed checkpoint, and cannot be read when another host removes the file
+    from a network file system.
+    """
+    token = files_are_mapped.set(sys.platform != "win32")  # which removes no file that is mapped
+    try:
+        yield
+    finally:
+        files_are_mapped.reset(token)
+
+
 def read_while_verifying(verify: Callable[[threading.Event], object], read: Callable[[], T]) -> T:
     """Return what ``read`` returns, unless ``verify`` raises; a thread runs it at the same time.
 
@@ -85,6 +107,9 @@ def read_while_verifying(verify: Callable[[threading.Event], object], read: Call
         read: Reads the same files, which may be damaged, and runs no code that they hold.
     """
     stop = threading.Event()
+    if files_are_mapped.get():
+        verify(stop)
+        return read()
     with ThreadPoolExecutor(1, "core-verify") as thread:
         verified = _submit(thread, lambda: verify(stop))
         if verified is None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError
+from .checksums import files_are_mapped
 from .manifest import open_file
 
 _BUILTIN = {
@@ -106,9 +107,8 @@ def load_tensors(path: Path, map_location: Any = None) -> Any:
     try:
         with open_file(path) as file:
             refuse_compressed(file, str(path))
-            # Not memory-mapped: the tensors would keep the disk space of a removed checkpoint as long as they live, and
-            # fail on a network file system when another host removes it.
-            return torch.load(file, map_location, weights_only=True, mmap=False)
+            is_mapped = files_are_mapped.get()  # which torch does for a path only
+            return torch.load(path if is_mapped else file, map_location, weights_only=True, mmap=is_mapped)
     except CheckpointError:
         raise
     except Exception as error:

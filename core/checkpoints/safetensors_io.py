@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConfigurationError
 from .base import CheckpointIO, check_arguments
-from .checksums import read_while_verifying
+from .checksums import files_are_mapped, read_while_verifying
 from .locations import committed_directory, naming_the_newest_whole, store_of
 from .manifest import SHARD, FileRecord, Manifest
 from .safe_unpickling import refuse_unreadable
@@ -63,7 +63,8 @@ def write_safetensors(
 def read_safetensors(file: Path, map_location: Any = None) -> dict[str, Tensor]:
     """The tensors in a file of safetensors' format, moved as ``torch.load(map_location=...)`` does.
 
-    They are copies: the package maps the file into memory, which would fail when another host removes it.
+    They are copies of the file that the package maps into memory, except as
+    :func:`~core.checkpoints.checksums.tensors_in_files` says.
 
     Raises:
         Exception: Of the package, if the file is damaged.
@@ -76,7 +77,10 @@ def read_safetensors(file: Path, map_location: Any = None) -> dict[str, Tensor]:
         with safe_open(file, framework="pt") as mapped:
             names = list(mapped.keys())
             for name in names[len(found) :]:
-                found[name] = _move(mapped.get_tensor(name), map_location).clone()
+                found[name] = _move(mapped.get_tensor(name), map_location)
+                if files_are_mapped.get():
+                    continue
+                found[name] = found[name].clone()
                 copied += found[name].nbytes
                 if copied > _MAPPED:
                     break  # what was read counts as memory of this process until the file is closed

@@ -86,7 +86,7 @@ def meet(
             check()
         wait.tell(whom)
 
-    while not wait_for_key(store, f"{point}/all", limit.total_seconds(), look):
+    while not wait_for_key(store, f"{point}/all", limit.total_seconds(), look, world_size):
         if not extends():
             return False
     return True

@@ -248,7 +248,7 @@ class _Group:
         self._process = os.getpid()
         self.calls = Calls() if failures is None else failures.stacks.calls
         peers = Peers(store, self._rank) if self._world_size > 1 else None
-        self.board = Board(store, facts["timeout"], check, peers, self.calls)
+        self.board = Board(store, facts["timeout"], check, peers, self.calls, self._world_size)
         self.members: list[JoinedGroup] = []
         self.releases: list[Callable[[], None]] = []
         _Group.current = self

@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.0005, 0.05
 """Pauses between two looks grow: a short wait ends at once, and a long one does not keep the store busy."""
+LOOKS_A_SECOND = 2000
+"""How often all ranks that wait for one key look for it together: the store serves them in one thread."""
 
 
 def wait_until(condition: Callable[[], T], seconds: float, pause: float = FIRST_PAUSE_SECONDS) -> T:

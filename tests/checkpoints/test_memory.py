@@ -72,3 +72,21 @@ def test_memory_of_a_load(name: str, most: float, tmp_path: Path) -> None:
         pytest.skip("by declaration: the peak of a process's memory cannot be reset here")
     run_python("-c", _LOAD, name, tmp_path / "c", "save", cwd=tmp_path)
     assert float(run_python("-c", _LOAD, name, tmp_path / "c", "load", cwd=tmp_path).stdout) <= most
+
+
+@pytest.mark.slow
+def test_memory_of_a_load_into_what_is_there(tmp_path: Path) -> None:
+    """Nothing is held twice, and nothing stays a part of the file, also where a user's code keeps what it got."""
+    if not Path("/proc/self/maps").exists():
+        pytest.skip("by declaration: a process's memory and maps cannot be read here")
+    script = SCRIPT.with_name("memory_of_loads.py")
+    env = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # so that the system gets back what is freed
+    lines = run_python(script, tmp_path, cwd=tmp_path, warnings="ignore", env=env).stdout.splitlines()
+    said = {each["name"]: each for each in map(json.loads, (line for line in lines if line.startswith("{")))}
+    kinds = ("load_state", "load", "damaged", "fit Layers", "fit Hooked", "fit LayersOfKeeps", "weights")
+    assert said.keys() == {f"{io} {kind}" for io in ("torch", "sharded", "safetensors") for kind in kinds}
+    for name, each in said.items():
+        assert each["is_equal"], name
+        assert each["maps"] == 0, name
+        if not name.endswith(("Hooked", "Keeps")):
+            assert each["extra"] < 0.11, each  # 1.1 times the largest tensor is 0.04

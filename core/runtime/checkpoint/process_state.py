@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from inspect import signature
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Any
 
 import attrs
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...checkpoints.checksums import tensors_in_files
 from ...checkpoints.commit import write_errors
 from ...checkpoints.manifest import Manifest
 from ...checkpoints.safe_unpickling import load_tensors
@@ -28,6 +30,7 @@ from ...random import MAX_SEED, get_rng_state, seed_everything, set_rng_state
 from ...strategies.base import Strategy
 from ...strategies.partial_save import Meeting
 from ...strategies.wrapping import unwrap_optimizer
+from ...utilities.nested import leaves, map_tensors
 from ...utilities.torch_private import uncompiled_names
 
 logger = logging.getLogger(__name__)
@@ -64,6 +67,46 @@ def restore(
         with load_errors(name, path):
             load(checkpoint[name])
     return {name: part for name, part in checkpoint.items() if name not in loads}
+
+
+class _StateInFile(dict[str, Any]):
+    """The state of an optimizer whose tensors are parts of a checkpoint's file."""
+
+
+def read_parts(strategy: Strategy, read: Callable[[], dict[str, Any]], parts: Collection[str]) -> dict[str, Any]:
+    """What ``read`` returns: a checkpoint, of which ``parts`` take no memory until they are loaded, if possible.
+
+    Args:
+        strategy: Loads them.
+        read: Reads the checkpoint.
+        parts: The states of modules and optimizers, by their names in the checkpoint, that are loaded into these and
+            not used otherwise.
+    """
+    kind = type(strategy)
+    is_plain = kind.load_module_state is Strategy.load_module_state
+    if not (parts and is_plain and kind.load_optimizer_state is Strategy.load_optimizer_state):
+        return read()  # an engine may keep what it gets
+    with tensors_in_files():
+        checkpoint = read()
+    return {name: _marked(part) if name in parts else copy.deepcopy(part) for name, part in checkpoint.items()}
+
+
+def _marked(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_marked(each) for each in part]
+    return _StateInFile(part) if isinstance(part, dict) and "param_groups" in part else part
+
+
+def _copy_taken(optimizer: Optimizer, state: _StateInFile) -> None:
+    """Copy what ``optimizer`` has taken from a file as it is."""
+    files = {each.untyped_storage().data_ptr() for _, each in leaves(state["state"]) if type(each) is Tensor}
+
+    def own(tensor: Tensor) -> Tensor:
+        is_in_file = type(tensor) is Tensor and tensor.untyped_storage().data_ptr() in files
+        return tensor.clone() if is_in_file else tensor
+
+    for parameter, entries in optimizer.state.items():
+        optimizer.state[parameter] = map_tensors(own, entries)
 
 
 _LACKING = ", which the optimizer that was saved does not have"
@@ -108,9 +151,13 @@ def load_optimizer(
             f"{kind} has {len(groups)} parameter group(s), and was saved with {len(saved)}. Groups that a run has "
             "added have to be there before: call add_param_group in on_load_checkpoint, or before load_state"
         )
+    if isinstance(state, _StateInFile) and type(optimizer).load_state_dict is not Optimizer.load_state_dict:
+        state = copy.deepcopy(dict(state))  # it may keep more of it than its state
     try:
         with state_dtypes_kept(optimizer) if facts.get("precision") == plan.precision.name else nullcontext():
             strategy.load_optimizer_state(optimizer, state)
+        if isinstance(state, _StateInFile):
+            _copy_taken(optimizer, state)
     except KeyError as error:
         raise ValueError(f"{kind} needs {error}{_LACKING}") from error
     settings = getattr(optimizer, "defaults", {})

@@ -43,7 +43,7 @@ from ..prepare.prepared import PreparedObjects
 from ..prepare.wrappers import AccumulatingOptimizer, own_module, strategy_module
 from ..process_control import Agreement
 from .accelerate_state import is_accelerates, load_accelerate_state
-from .process_state import ABSENT, ProcessStates, load_errors, read_gradients, run_facts, write_gradients
+from .process_state import ABSENT, ProcessStates, load_errors, read_gradients, read_parts, run_facts, write_gradients
 from .project import ProjectConfiguration, next_checkpoint, remove_old_checkpoints
 from .saving import Checkpointing
 
@@ -270,8 +270,6 @@ class StateSaving:
         strategy, manifest = self._life.strategy, Manifest.read(directory)
         manifest.verify(directory, [name for name in manifest.files if not name.startswith(f"{STATE}/")])
         models = self._models_after_hooks(directory)
-        checkpoint = strategy.load_checkpoint(directory / STATE)
-        states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard)
         objects = {
             "model": models,
             "optimizer": self._prepared.of("optimizers"),
@@ -279,6 +277,9 @@ class StateSaving:
             "object": self._registered,
             "loader": self._prepared.of("loaders"),
         }
+        parts = [f"{name} {number}" for name in ("model", "optimizer") for number in range(len(objects[name]))]
+        checkpoint = read_parts(strategy, lambda: strategy.load_checkpoint(directory / STATE), parts)
+        states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard)
         _check_counts(checkpoint["counts"], {name: len(found) for name, found in objects.items()}, path)
         own = states.own or states.first
         if len(states.by_rank) == strategy.world_size:

@@ -27,7 +27,7 @@ from ...strategies.wrapping import unwrap_optimizer
 from ...utilities.torch_private import uncompiled_names
 from ..lifecycle import Life
 from ..prepare.wrappers import PreparedOptimizer, own_module
-from .process_state import class_of, load_optimizer, restore, run_facts
+from .process_state import class_of, load_optimizer, read_parts, restore, run_facts
 from .project import ProjectConfiguration
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -209,7 +209,8 @@ class Checkpointing:
                 "the name that it was saved under, such as {'model': model}."
             )
         strategy = self._life.live()
-        checkpoint = load_any(lambda: strategy.load_checkpoint(path), path)
+        parts = [name for name, part in (state or {}).items() if isinstance(part, nn.Module | Optimizer)]
+        checkpoint = read_parts(strategy, lambda: load_any(lambda: strategy.load_checkpoint(path), path), parts)
         if is_foreign(checkpoint):
             for name, obj in (state or {}).items():
                 if isinstance(obj, nn.Module) and isinstance(checkpoint.get(name), dict):

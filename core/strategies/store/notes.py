@@ -16,7 +16,14 @@ from torch.distributed.distributed_c10d import Store
 
 from ...errors import LaunchError
 from ..calls import Calls
-from ..time_limits import BEAT_SECONDS, LOOK_SECONDS, SILENT_LOOKS, wait_until
+from ..time_limits import (
+    BEAT_SECONDS,
+    FIRST_PAUSE_SECONDS,
+    LOOK_SECONDS,
+    LOOKS_A_SECOND,
+    SILENT_LOOKS,
+    wait_until,
+)
 from .tcp_store import another_connection
 
 LONGEST = 4 << 20
@@ -34,6 +41,7 @@ class Board:
         check: Called while waiting; raises an exception if another process has failed.
         peers: The processes of the run; ``None`` if it is not known whether they run.
         calls: What is told that this process waits; ``None`` for what only a thread of it uses.
+        world_size: The number of processes, which may all wait for rank 0.
     """
 
     def __init__(
@@ -43,9 +51,11 @@ class Board:
         check: Callable[[], None] | None,
         peers: Peers | None = None,
         calls: Calls | None = None,
+        world_size: int = 1,
     ) -> None:
         self.timeout = timeout
         self._store, self._check, self._peers = store, check, peers
+        self._world_size = world_size
         self._calls = Calls() if calls is None else calls
         self.meetings: dict[str, int] = {}
         """How often this process has met the others at each place in the user's code; see :class:`Meeting`."""
@@ -91,7 +101,7 @@ class Board:
         """This board for another thread: a connection serves one request at a time."""
         with _store_errors():
             store = another_connection(self._store)
-        return Board(store, self.timeout, None, self._peers)
+        return Board(store, self.timeout, None, self._peers, None, self._world_size)
 
     def absent(self, place: str, ranks: Iterable[int], seconds: float, goes_on: bool = False) -> list[int]:
         """Wait for the note ``place/rank`` of each of ``ranks``; return those that did not write it within ``seconds``.
@@ -148,15 +158,15 @@ class Board:
 
         with _store_errors(), nullcontext() if goes_on else self._calls.waiting_for(rank):
             try:
-                return wait_for_key(self._store, f"board/{key}", seconds, look)
+                return wait_for_key(self._store, f"board/{key}", seconds, look, 1 if rank else self._world_size)
             except LaunchError:
                 if self.has(key):  # it has left it, and then ended
                     return True
                 raise
 
 
-def wait_for_key(store: Store, key: str, seconds: float, check: Callable[[], None] | None) -> bool:
-    """Wait until ``key`` is in ``store``; whether it is within ``seconds``."""
+def wait_for_key(store: Store, key: str, seconds: float, check: Callable[[], None] | None, waiting: int = 1) -> bool:
+    """Wait until ``key`` is in ``store``; whether it is within ``seconds``. ``waiting`` processes do so."""
 
     def is_there() -> bool:
         if store.check([key]):
@@ -165,8 +175,10 @@ def wait_for_key(store: Store, key: str, seconds: float, check: Callable[[], Non
             check()
         return False
 
-    # The store's own wait cannot be interrupted, and does not notice that a process has died.
-    return wait_until(is_there, seconds)
+    # The store's own wait cannot be interrupted, does not notice that a process has died, and with a time limit torch
+    # writes warnings to the terminal each time.
+    pause = min(LOOK_SECONDS, max(FIRST_PAUSE_SECONDS, waiting / LOOKS_A_SECOND))
+    return wait_until(is_there, seconds, pause)
 
 
 @contextmanager

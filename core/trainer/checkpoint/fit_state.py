@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from ...runtime.checkpoint.process_state import (
     load_optimizer,
     open_state,
     own_state,
+    read_parts,
     run_facts,
 )
 from ...strategies.base import Strategy
@@ -53,15 +55,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PARTS = (
-    "progress",
-    "state_dict",
-    "optimizer_states",
-    "lr_schedulers",
-    "callbacks",
-    "metrics",
-    "processes",
-)
+PARTS = ("progress", "state_dict", "optimizer_states", "lr_schedulers", "callbacks", "metrics", "processes")
 """The parts of a Trainer's checkpoint that a resumed fit needs."""
 
 KEYS_OF_LIGHTNING = "2.0.0"
@@ -341,12 +335,11 @@ def load_module(context: RunContext, path: str) -> None:
     Raises:
         CheckpointError: The checkpoint is absent, uncommitted, damaged, or from another module.
     """
-    strategy = context.runtime.strategy
     checkpoint = _read(context, path)
     _check_parts(checkpoint, path, "state_dict")
     for hook in context.hooks.bind_module("on_load_checkpoint"):
         hook(checkpoint)
-    _load_module(strategy, context.module, checkpoint, path)
+    _load_module(context.runtime.strategy, context.module, checkpoint, path)
     # What is evaluated may come from another DataModule than what was trained on.
     if checkpoint.get("datamodule_class") == type(context.datamodule).__qualname__:
         _load_datamodule(context.datamodule, checkpoint, path)
@@ -455,7 +448,11 @@ def _keyed(callbacks: Sequence[Callback]) -> Iterator[tuple[str, Callback]]:
 def _read(context: RunContext, path: str, is_fit: bool = False) -> dict[str, Any]:
     """A checkpoint of ours, or what another library has written."""
     strategy = context.runtime.strategy
-    checkpoint = load_any(lambda: strategy.load_checkpoint(path), path, weights_only=True)
+    name, bound = "on_load_checkpoint", context.hooks
+    # A hook gets everything, and may keep it.
+    parts = () if bound.bind_module(name) or bound.bind_callbacks(name) else ("state_dict", "optimizer_states")
+    load = partial(load_any, lambda: strategy.load_checkpoint(path), path, weights_only=True)
+    checkpoint = read_parts(strategy, load, parts)
     if is_fit and "state_dict" in checkpoint and is_foreign(checkpoint) and not is_lightnings(checkpoint):
         raise CheckpointError(
             f"ckpt_path={path!r}: another library has written it, and fit cannot be resumed from its weights alone. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 from collections.abc import Mapping
@@ -187,12 +188,12 @@ class DataModule(DataHooks, HyperParameters):
         """
         checkpoint = read_checkpoint(checkpoint_path, map_location)
         saved, name = checkpoint.get("datamodule_hyper_parameters", {}), checkpoint.get("datamodule_hparams_name")
-        saved = saved if hparams_file is None else read_hparams(hparams_file)
+        saved = copy.deepcopy(saved) if hparams_file is None else read_hparams(hparams_file)
         datamodule: DataModule = create_from_checkpoint(cls, saved, name, overrides)  # type: ignore[arg-type]
         theirs = type(datamodule).__qualname__ if is_lightnings(checkpoint) else "datamodule"
         state = checkpoint.get("datamodule", checkpoint.get(theirs))
         if state is not None:
-            datamodule.load_state_dict(state)
+            datamodule.load_state_dict(copy.deepcopy(state))
         return datamodule
 
     def __getstate__(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from ...checkpoints import absolute
+from ...checkpoints.checksums import tensors_in_files
 from ...checkpoints.foreign import load_any, load_whole
 from ...checkpoints.safe_unpickling import refuse_unreadable
 from ...errors import (
@@ -369,13 +370,16 @@ class ClassOnly:
 def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
     """The content of a checkpoint with whole tensors: of core's formats, or what another library has written.
 
+    Its tensors may be parts of the file: whoever keeps one copies it.
+
     Raises:
         CheckpointError: It is absent, damaged, or holds objects other than tensors and plain data.
         WrongTypeError: ``path`` is not a path.
     """
     check_path("checkpoint_path", path)
     place = absolute(path)
-    loaded = load_any(lambda: load_whole(place), place, weights_only=True)
+    with tensors_in_files():
+        loaded = load_any(lambda: load_whole(place), place, weights_only=True)
     return loaded if map_location is None else _mapped(loaded, map_location)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import weakref
@@ -25,7 +26,7 @@ from ...runtime.checks import used_by_with
 from ...utilities.nested import map_tensors
 from ..member_checks import refuse_assignments
 from .datamodule import DataHooks
-from .hooks import ModuleHooks
+from .hooks import ModuleHooks, overridden
 from .hparams import ClassOnly, HyperParameters, create_from_checkpoint, read_checkpoint, read_hparams
 
 if TYPE_CHECKING:
@@ -393,12 +394,14 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
                 "class of your module: MyModule.load_from_checkpoint(path)."
             )
         checkpoint = read_checkpoint(checkpoint_path, map_location)
-        saved, name = checkpoint.get("hyper_parameters", {}), checkpoint.get("hparams_name")
+        saved, name = copy.deepcopy(checkpoint.get("hyper_parameters", {})), checkpoint.get("hparams_name")
         saved = saved if hparams_file is None else read_hparams(hparams_file)
         module: Any = create_from_checkpoint(cls, saved, name, overrides)
         module.configure_model()
         path = os.fspath(checkpoint_path)
-        module.on_load_checkpoint(checkpoint)
+        if overridden(module, ModuleHooks, "on_load_checkpoint") is not None:
+            checkpoint = copy.deepcopy(checkpoint)  # the hook may keep all of it
+            module.on_load_checkpoint(checkpoint)
         if "state_dict" not in checkpoint:
             parts = quoted(sorted(map(str, checkpoint))[:LONGEST_LIST])
             raise CheckpointError(
