@@ -267,9 +267,11 @@ class Accelerator(Renaming, ABC):
         known = dist.Backend.default_device_backend_map if dist.is_available() else {}
         backend = known.get(device.type)
         if backend is None:
+            strategy = self.default_parallel_strategy
+            own = "" if strategy == Accelerator.default_parallel_strategy else f"strategy={strategy!r} or "
             raise BackendError(
                 f"accelerator {self.name!r}: torch.distributed has no backend for device type {device.type!r} (only "
-                f"for: {quoted(sorted(known))}). Set devices=1, pass process_group_backend= to the strategy, or "
+                f"for: {quoted(sorted(known))}). Set {own}devices=1, pass process_group_backend= to the strategy, or "
                 f"register a backend for {device.type!r} with torch.distributed.Backend.register_backend. A plugin for "
                 "hardware without collectives lists them in unsupported."
             )

@@ -169,6 +169,8 @@ class InitProcessGroupKwargs:
     """Arguments of :func:`torch.distributed.init_process_group`."""
 
     backend: str | None = None
+    init_method: str | None = None
+    """``None``, or ``"env://"``: whoever starts the processes says where they meet."""
     timeout: timedelta | None = None
 
 
@@ -369,6 +371,11 @@ def _set_process_group(strategy: ProcessGroupStrategy, given: Mapping[str, Any])
         raise ConfigurationError(
             f"kwargs_handlers: InitProcessGroupKwargs(backend={given['backend']!r}), but the run uses {backend!r}. "
             f"Leave it out, or set strategy=core.strategies.DDPStrategy(process_group_backend={given['backend']!r})."
+        )
+    if given.get("init_method", "env://") != "env://":
+        raise ConfigurationError(
+            f"kwargs_handlers: InitProcessGroupKwargs(init_method={given['init_method']!r}): whoever starts the "
+            "processes says where they meet. Leave it out, and pass the address to torchrun or 'torch-hal run'."
         )
     timeout = given.get("timeout", strategy.timeout)
     if not isinstance(timeout, timedelta):

@@ -276,6 +276,9 @@ class TestProcessGroupBackend:
             BackendError, match=r"'_acme'.*no backend for device type 'hpu' .*for: 'cpu'.*process_group_backend="
         ):
             _Acme().process_group_backend(_DEVICE)
+        monkeypatch.setattr(_Acme, "default_parallel_strategy", "acme_parallel")
+        with pytest.raises(BackendError, match=r"Set strategy='acme_parallel' or devices=1"):
+            _Acme().process_group_backend(_DEVICE)
 
     def test_torch_without_distributed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A torch that was built without ``torch.distributed`` is refused with the same message."""

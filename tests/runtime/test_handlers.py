@@ -31,7 +31,7 @@ def test_settings_reach_the_strategy() -> None:
     """Only values that are not the defaults are set; the timeout is that of the process group."""
     handlers = (
         DistributedDataParallelKwargs(find_unused_parameters=True, bucket_cap_mb=1),
-        InitProcessGroupKwargs(timeout=timedelta(seconds=7), backend="gloo"),
+        InitProcessGroupKwargs(timeout=timedelta(seconds=7), backend="gloo", init_method="env://"),
     )
     strategy = runtime(*handlers).strategy
     assert isinstance(strategy, DDPStrategy)
@@ -97,6 +97,11 @@ class GradScalerKwargs:
         ([3], WrongTypeError, "'InitProcessGroupKwargs'"),
         ([InitProcessGroupKwargs(), InitProcessGroupKwargs()], ConfigurationError, "has 2 objects"),
         ([InitProcessGroupKwargs(backend="other")], ConfigurationError, "'gloo'"),
+        (
+            [InitProcessGroupKwargs(init_method="tcp://a:1")],
+            ConfigurationError,
+            "Leave it out, and pass the address to",
+        ),
         ([InitProcessGroupKwargs(timeout=3)], WrongTypeError, "timedelta"),  # type: ignore[arg-type]
     ],
 )

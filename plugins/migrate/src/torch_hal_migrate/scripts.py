@@ -43,6 +43,7 @@ MODULES = frozenset(
         "seed",
         "strategies",
         "tensorboard",
+        "tqdm_progress",
         "trainer",
         "tuner",
         "types",
