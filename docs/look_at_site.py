@@ -1,6 +1,6 @@
 """Looks at the built documentation in Chromium: ``nox -s look`` builds it and runs this script.
 
-    python docs/look_at_site.py site                                 # every page, at three widths
+    python docs/look_at_site.py site                                 # every page, at four widths
     python docs/look_at_site.py site --pictures DIR index install    # these, light and dark, with pictures of them
 
 It fails if a page is wider than the screen, cuts a line of code or a row of a table, lacks a picture, shows Python
@@ -22,8 +22,8 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-WIDTHS = (400, 1200, 1800)
-"""Of the screen, in CSS pixels: a telephone, a small and a large window."""
+WIDTHS = (390, 1200, 1280, 1800)
+"""Of the screen, in CSS pixels: a telephone, windows with one and with two menus, and a large one."""
 FAULTS = """() => {
   const found = [], screen = document.documentElement.clientWidth;
   const say = (what, element) => found.push(`${what}: ${(element.innerText || element.src).slice(0, 60)}`);

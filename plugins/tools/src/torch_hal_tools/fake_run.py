@@ -165,7 +165,8 @@ def _in_lstm(inputs: Tensor, *arguments: Any) -> int:
 
 _DURING: dict[Any, Callable[..., int]] = {
     torch.ops.aten.mkldnn_rnn_layer_backward.default: _in_lstm,
-    # gloo has no such operation: torch adds up a copy of the whole input.
+    # gloo has no such operations: torch gathers into a copy of the whole output, and adds up one of the whole input.
+    torch.ops.c10d._allgather_base_.default: lambda output, *_: output.nbytes,
     torch.ops.c10d._reduce_scatter_base_.default: lambda output, inputs, *_: inputs.nbytes,
 }
 """Bytes that an operation on the CPU allocates and frees again, of its arguments."""
