@@ -323,7 +323,7 @@ def test_a_fit_after_one_that_a_signal_has_ended() -> None:
 def test_a_batch_that_does_not_end_is_named(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Once: where the process is, and that a second signal ends it. The first is acted on if the batch ends after all."""
+    """Once: where the process is, and that a second signal ends it. If the batch ends, the first is acted on."""
     monkeypatch.setattr(signals, "SIGNAL_TOLD_SECONDS", 0.1)
     told = ""
 
