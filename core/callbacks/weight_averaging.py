@@ -15,12 +15,15 @@ from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
 
 from ..errors import ConfigurationError
 from ..hints.argument_checks import check_count
+from ..logging import get_logger
 from ..strategies.own_buffers import share_buffers
 from ..utilities.torch_private import BatchNorm, mark_stepped
 from .base import Callback
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
+
+logger = get_logger(__name__)
 
 
 class WeightAveraging(Callback):
@@ -162,10 +165,22 @@ class WeightAveraging(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Continue both."""
-        if self._average is None or "averaging_state" not in checkpoint:
+        if not self._has_average(checkpoint, "averaging_state"):
             return
         self._load_average(trainer, pl_module, checkpoint["state_dict"], checkpoint["averaging_state"])
         trainer.strategy.load_module_state(pl_module, checkpoint["current_model_state"])
+
+    def _has_average(self, checkpoint: dict[str, Any], key: str) -> bool:
+        if self._average is None or key in checkpoint:
+            return self._average is not None
+        if self._step is not None or self._epoch >= 0:
+            logger.warning(
+                "%s: the checkpoint was written after the end of its fit, when the module had the average alone. So "
+                "this fit trains the averaged weights, and begins a new average. To go on exactly, resume from a "
+                "checkpoint that was written during the fit, as by ModelCheckpoint(save_last=True)",
+                type(self).__name__,
+            )
+        return False
 
     def _load_average(self, trainer: Trainer, module: Any, weights: dict[str, Any], rest: dict[str, Any]) -> None:
         self._place_average(trainer, module)  # what is copied into another dtype loses digits
@@ -397,7 +412,7 @@ class StochasticWeightAveraging(WeightAveraging):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Continue the average."""
-        if self._average is not None and AVERAGE in checkpoint:
+        if self._has_average(checkpoint, AVERAGE):
             self._load_average(trainer, pl_module, checkpoint[AVERAGE], checkpoint[REST])
 
     def state_dict(self) -> dict[str, Any]:

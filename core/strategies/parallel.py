@@ -254,6 +254,9 @@ class ProcessGroupStrategy(ParallelStrategy):
 
     # -- life ----------------------------------------------------------------------------------------------------
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_store": None, "_group": None, "_script": None}  # a copy has its own
+
     def process_group_backend_for(self, accelerator: Accelerator, device: torch.device) -> str | None:
         """``process_group_backend`` if it was given, otherwise the accelerator's own; see :class:`Strategy`."""
         if self.process_group_backend is not None:

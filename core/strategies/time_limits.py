@@ -187,6 +187,8 @@ STATES_SECONDS = 5.0
 
 SIGNAL_POLL_SECONDS = 0.5
 """How often a process looks whether another received a signal."""
+SIGNAL_TOLD_SECONDS = 20.0
+"""How long after a signal a process says which batch it still waits for."""
 AGREE_SECONDS = 60.0
 """How long processes wait for each other's answers: for a batch of each."""
 ALONE_SECONDS = 5.0

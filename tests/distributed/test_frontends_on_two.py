@@ -28,7 +28,10 @@ def test_communication_hooks_and_sharded_state(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
 def test_evaluation_on_two_equals_evaluation_on_one(strategy: str, tmp_path: Path) -> None:
-    """Every item counts once and predictions keep the order, though batches do not divide; one process stops all."""
+    """Every item counts once and predictions keep the order, though batches do not divide; one process stops all.
+
+    A copy of the Trainer, after its fit, is one like it.
+    """
     run_script(tmp_path, "stages.py", strategy, "2")
     values = [(12 * item) / 1000 for item in range(53)]
     ranks = (0, 1) if strategy == "ddp" else (0,)
@@ -36,7 +39,7 @@ def test_evaluation_on_two_equals_evaluation_on_one(strategy: str, tmp_path: Pat
         results = json.loads((tmp_path / f"results{rank}.json").read_text())
         assert results["fit"] == ["first", "largest", "loss"]
         assert results["epochs"] == 1
-        for stage in ("validate", "test", "second"):
+        for stage in ("validate", "test", "second", "copied"):
             assert math.isclose(results[stage]["first"], sum(values) / 53, rel_tol=1e-5), stage
             assert math.isclose(results[stage]["largest"], (12 * 15 + 11) / 1000, rel_tol=1e-5), stage
         assert results["predict"] == pytest.approx(values)

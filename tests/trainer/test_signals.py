@@ -20,6 +20,7 @@ from core.callbacks import ModelCheckpoint
 from core.checkpoints import TorchCheckpointIO
 from core.errors import CoreError
 from core.strategies.store.notes import Board
+from core.trainer.loop import signals
 from core.trainer.loop.signals import DEFAULT_SIGNALS, Signals, _OnceMore
 
 EXAMPLES, BATCH, EPOCHS = 46, 3, 2
@@ -317,3 +318,32 @@ def test_a_fit_after_one_that_a_signal_has_ended() -> None:
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
+
+
+def test_a_batch_that_does_not_end_is_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Once: where the process is, and that a second signal ends it. If the batch ends, the first is acted on."""
+    monkeypatch.setattr(signals, "SIGNAL_TOLD_SECONDS", 0.1)
+    told = ""
+
+    class Stuck(Small):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            nonlocal told
+            if batch_idx == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+                while "without a checkpoint" not in told:  # stuck
+                    time.sleep(0.01)
+                    told += capfd.readouterr().err
+                time.sleep(1.0)
+                told += capfd.readouterr().err
+            return super().training_step(batch, batch_idx)
+
+    trainer = Trainer(max_epochs=1, logger=False, enable_progress_bar=False, default_root_dir=tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        trainer.fit(Stuck(), DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2))
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert told.count("SIGTERM waits for the end of a batch") == 1
+    assert f"{Path(__file__).name}:" in told
+    assert "in training_step" in told
+    assert trainer.global_step == 2

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -22,7 +23,7 @@ from typing import Any, Self
 
 from ...data.workers import Handled
 from ...errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
-from ...strategies.launchers.cause import is_interactive
+from ...strategies.launchers.cause import innermost, is_interactive
 from ...strategies.launchers.exit_codes import EndedBySignal
 from ...strategies.store.notes import Board
 from ...strategies.time_limits import (
@@ -33,6 +34,7 @@ from ...strategies.time_limits import (
     REQUEUE_SECONDS,
     SAME_SIGNAL_SECONDS,
     SIGNAL_POLL_SECONDS,
+    SIGNAL_TOLD_SECONDS,
 )
 
 DEFAULT_SIGNALS = {"SIGTERM": "stop", "SIGINT": "stop", "SIGUSR1": "save"}
@@ -168,6 +170,8 @@ class Signals:
         self.is_due = False
         """Whether a signal is known to this process, so that :meth:`after_batch` has something to do."""
         self._is_acting = False
+        self._due_since: float | None = time.monotonic()
+        """When a signal became known; ``None`` if no one has to be told that it waits."""
         self._watches: list[Callable[[], None]] | None = None
         self._batches = 0
         self._target = NEVER
@@ -246,6 +250,7 @@ class Signals:
         try:
             while not self._done.is_set():
                 self._wait()
+                self._tell_of_waiting()
                 if self._received and self._board is None and not self.is_due:
                     self._signal = self._first()
                     self._received.remove(self._signal)
@@ -265,6 +270,22 @@ class Signals:
         with suppress(BlockingIOError):
             for number in os.read(self._pipe[0], 64):
                 self._note(number)
+
+    def _tell_of_waiting(self) -> None:
+        """Say once, if the batch takes long after which a signal is acted on, where this process is."""
+        if not self.is_due or self._is_acting:
+            self._due_since = time.monotonic()
+        elif self._due_since is not None and time.monotonic() - self._due_since > SIGNAL_TOLD_SECONDS:
+            self._due_since = None
+            frame = sys._current_frames().get(threading.main_thread().ident or 0)
+            calls = [] if frame is None else traceback.extract_stack(frame)
+            place = innermost((call.filename, call.lineno, call.name) for call in calls)
+            sys.stderr.write(
+                f"rank {self._rank}: {signal.Signals(self._signal).name} waits for the end of a batch, for more than "
+                f"{SIGNAL_TOLD_SECONDS:.0f} s. This process is at {place or 'an unknown line'}. Send the signal again "
+                "to end it at once, without a checkpoint.\n"
+            )
+            sys.stderr.flush()
 
     def _end_alone(self) -> None:
         """After another process has ended, end this one if a signal asks for it and its main thread does not fail.

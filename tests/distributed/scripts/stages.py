@@ -1,5 +1,6 @@
 """fit, validate, test and predict one after another on two processes, against the same on one."""
 
+import copy
 import json
 import os
 import sys
@@ -89,6 +90,7 @@ def main() -> None:
         "predict": torch.cat(trainer.predict(module, loader)).tolist(),
     }
     results["second"] = second.validate(module, loader)[0]
+    results["copied"] = copy.deepcopy(trainer).validate(module, loader)[0]
     notes = Notes()
     second.callbacks.append(notes)
     second.val_check_interval, second.limit_val_batches, second.num_sanity_val_steps = 1, 1, 0
