@@ -34,6 +34,7 @@ import torch.distributed as dist
 from pages import write_between
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from core import Runtime
 from core.checkpoints import AsyncCheckpointIO, CheckpointIO, ShardedCheckpointIO, TorchCheckpointIO, latest
 from core.checkpoints.directories import set_number
 
@@ -206,7 +207,33 @@ def against_torch(megabytes: int, rounds: int, folder: Path) -> list[str]:
         "torch.load": partial(load, lambda: torch.load(folder / "theirs", weights_only=True)),
         "load, verified": partial(load, lambda: IO.load_checkpoint(path)),
     }
-    return [*rows, *_rows(in_turn(loads, rounds, folder / "none"))]
+    theirs, ours = into_a_model(megabytes, folder)
+    into = {
+        "torch.load, and `load_state_dict` of a module and Adam": partial(load, theirs),
+        "`Runtime.load` into them, verified": partial(load, ours),
+    }
+    return [*rows, *(row for each in (loads, into) for row in _rows(in_turn(each, rounds, folder / "none")))]
+
+
+def into_a_model(megabytes: int, folder: Path) -> tuple[Callable[[], object], Callable[[], object]]:
+    """What loads a module and an optimizer that are there, written by hand and with the Runtime."""
+    size = int((megabytes * 1_000_000 / 12 / TENSORS) ** 0.5)  # Adam has twice the module's numbers
+    runtime = Runtime(accelerator="cpu", devices=1)
+    module = torch.nn.Sequential(*(torch.nn.Linear(size, size, bias=False) for _ in range(TENSORS)))
+    model, optimizer = runtime.prepare(module, torch.optim.Adam(module.parameters()))
+    runtime.backward(model(torch.randn(2, size)).square().mean())
+    optimizer.step()
+    own: Any = optimizer
+    parts = {"module": model, "optimizer": optimizer}
+    runtime.save(parts, folder / "parts")
+    torch.save({name: part.state_dict() for name, part in parts.items()}, folder / "by-hand")
+
+    def by_hand() -> None:
+        checkpoint = torch.load(folder / "by-hand", weights_only=True)
+        module.load_state_dict(checkpoint["module"])
+        own.load_state_dict(checkpoint["optimizer"])
+
+    return by_hand, lambda: runtime.load(folder / "parts", parts)
 
 
 def _rows(times: Times) -> list[str]:

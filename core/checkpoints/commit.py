@@ -279,8 +279,9 @@ def _create_stage(parent: Path) -> tuple[Path, int | None]:
 
 def _delete_abandoned(parent: Path) -> None:
     """Delete the staging directories in ``parent`` whose process is known to be dead."""
+    prefix = _stage_prefix()
     for name in os.listdir(parent):
-        if name.startswith(_stage_prefix()):
+        if name.startswith(prefix):
             lock, _ = _lock(parent / name)
             if lock is not None:
                 _delete(parent / name, lock)

@@ -117,14 +117,21 @@ class Meeting:
 
     # -- what they do --------------------------------------------------------------------------------------------
 
-    def gather(self, obj: T) -> list[T | None]:
-        """``obj`` of each process that has come, by rank; ``None`` for the absent."""
+    def gather(self, obj: T, to_all: bool = True) -> list[T | None]:
+        """``obj`` of each process that has come, by rank; ``None`` for the absent.
+
+        Args:
+            obj: What this process has.
+            to_all: Whether every process needs all; else the others than process 0 get their own, also as rank 0's.
+        """
         strategy, board = self._strategy, self._board
         if board is None:
             return [*strategy.all_gather_object(obj)]
         place, self._phase = f"{self._place}/{self._phase}", self._phase + 1
         if not self.is_leader:
             board.set(f"{place}/{strategy.global_rank}", pickle.dumps(obj))
+            if not to_all:
+                return [obj if rank in (0, strategy.global_rank) else None for rank in range(strategy.world_size)]
             everything: list[T | None] = pickle.loads(self._receive(board, f"{place}/all", 0))
             return everything
         gathered: list[T | None] = [obj, *[None] * (strategy.world_size - 1)]
@@ -132,7 +139,7 @@ class Meeting:
             if rank not in self.absent:
                 gathered[rank] = pickle.loads(self._receive(board, f"{place}/{rank}", rank))
                 board.delete(f"{place}/{rank}")
-        if len(self.absent) < strategy.world_size - 1:
+        if to_all and len(self.absent) < strategy.world_size - 1:
             # It stays there: each of the others reads it when it comes.
             board.set(f"{place}/all", pickle.dumps(gathered))
         return gathered

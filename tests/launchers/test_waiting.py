@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import nullcontext
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch._C._distributed_c10d import HashStore
 
 from core.errors import LaunchError
 from core.strategies import meeting_point, time_limits
+from core.strategies.partial_save import Meeting
 from core.strategies.store import notes
 from core.strategies.time_limits import wait_until
 from core.utilities import torch_private
@@ -117,3 +119,36 @@ def test_waiting_together_has_one_limit_for_all() -> None:
     begin = time.monotonic()
     assert board.absent("place", [0, 1, 2], 0.5) == [0, 2]
     assert time.monotonic() - begin < 0.95
+
+
+@pytest.mark.parametrize("waiting", [2, 128, 1024])
+def test_many_that_wait_for_one_key_look_for_it_less_often(waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their number is, they make no more than some thousand requests a second together."""
+    now, looks = 0.0, []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(time_limits, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    store = SimpleNamespace(check=lambda keys: looks.append(keys))
+    assert not notes.wait_for_key(store, "key", 60.0, None, waiting)  # type: ignore[arg-type]
+    assert len(looks) >= 60
+    assert len(looks) * waiting <= 60 * 2100
+
+
+def test_what_only_the_leader_needs_is_sent_to_no_other() -> None:
+    """Of three processes that save: each of the others goes on at once, with its own state alone."""
+    store = HashStore()
+
+    def meeting(rank: int) -> Meeting:
+        made = object.__new__(Meeting)
+        made._strategy = SimpleNamespace(global_rank=rank, world_size=3)  # type: ignore[assignment]
+        made._board = notes.Board(store, timedelta(seconds=5), None)
+        made.name, made.is_leader, made.absent, made._place, made._phase = "save", rank == 0, (), "here", 0
+        return made
+
+    assert meeting(1).gather("of 1", to_all=False) == ["of 1", "of 1", None]
+    assert meeting(2).gather("of 2", to_all=False) == ["of 2", None, "of 2"]
+    assert meeting(0).gather("of 0", to_all=False) == ["of 0", "of 1", "of 2"]
+    assert store.num_keys() == 0

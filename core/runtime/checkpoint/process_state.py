@@ -258,7 +258,7 @@ class ProcessStates:
     def gather(
         cls, meeting: Meeting, strategy: Strategy, loaders: Sequence[PreparedLoader], is_open: bool, /, **more: Any
     ) -> ProcessStates:
-        """The states of the processes in ``meeting``; warns where a process is absent.
+        """The states of the processes in ``meeting``, in the one that leads it; warns where a process is absent.
 
         Args:
             meeting: The processes that save.
@@ -273,7 +273,7 @@ class ProcessStates:
                 logger.warning(
                     "%s: their accumulated gradients are missing too. Save after an optimizer step", meeting.name
                 )
-        return cls(strategy, meeting.gather(own_state(strategy, loaders, is_open, **more)))
+        return cls(strategy, meeting.gather(own_state(strategy, loaders, is_open, **more), to_all=False))
 
     @classmethod
     def read(cls, saved: list[dict[str, Any] | None], strategy: Strategy, path: Any, reshard: bool) -> ProcessStates:
