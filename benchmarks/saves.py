@@ -223,15 +223,14 @@ def into_a_model(megabytes: int, folder: Path) -> tuple[Callable[[], object], Ca
     model, optimizer = runtime.prepare(module, torch.optim.Adam(module.parameters()))
     runtime.backward(model(torch.randn(2, size)).square().mean())
     optimizer.step()
-    own: Any = optimizer
-    parts = {"module": model, "optimizer": optimizer}
+    parts: dict[str, Any] = {"module": model, "optimizer": optimizer}
     runtime.save(parts, folder / "parts")
     torch.save({name: part.state_dict() for name, part in parts.items()}, folder / "by-hand")
 
     def by_hand() -> None:
         checkpoint = torch.load(folder / "by-hand", weights_only=True)
         module.load_state_dict(checkpoint["module"])
-        own.load_state_dict(checkpoint["optimizer"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
 
     return by_hand, lambda: runtime.load(folder / "parts", parts)
 

@@ -122,7 +122,7 @@ class Meeting:
 
         Args:
             obj: What this process has.
-            to_all: Whether every process needs all; else the others than process 0 get their own, also as rank 0's.
+            to_all: Whether every process needs all; if not, those other than process 0 only get their own.
         """
         strategy, board = self._strategy, self._board
         if board is None:
@@ -131,7 +131,7 @@ class Meeting:
         if not self.is_leader:
             board.set(f"{place}/{strategy.global_rank}", pickle.dumps(obj))
             if not to_all:
-                return [obj if rank in (0, strategy.global_rank) else None for rank in range(strategy.world_size)]
+                return [obj if rank == strategy.global_rank else None for rank in range(strategy.world_size)]
             everything: list[T | None] = pickle.loads(self._receive(board, f"{place}/all", 0))
             return everything
         gathered: list[T | None] = [obj, *[None] * (strategy.world_size - 1)]

@@ -256,7 +256,14 @@ class ProcessStates:
 
     @classmethod
     def gather(
-        cls, meeting: Meeting, strategy: Strategy, loaders: Sequence[PreparedLoader], is_open: bool, /, **more: Any
+        cls,
+        meeting: Meeting,
+        strategy: Strategy,
+        loaders: Sequence[PreparedLoader],
+        is_open: bool,
+        /,
+        to_all: bool = False,
+        **more: Any,
     ) -> ProcessStates:
         """The states of the processes in ``meeting``, in the one that leads it; warns where a process is absent.
 
@@ -265,6 +272,7 @@ class ProcessStates:
             strategy: Of the run.
             loaders: What this process reads.
             is_open: Whether this process has gradients that it has accumulated and not used.
+            to_all: Whether the other processes get them too, and not only their own.
             **more: What else differs between the processes, or replaces a part of it, such as ``loaders``.
         """
         if meeting.absent and meeting.is_leader:
@@ -273,7 +281,7 @@ class ProcessStates:
                 logger.warning(
                     "%s: their accumulated gradients are missing too. Save after an optimizer step", meeting.name
                 )
-        return cls(strategy, meeting.gather(own_state(strategy, loaders, is_open, **more), to_all=False))
+        return cls(strategy, meeting.gather(own_state(strategy, loaders, is_open, **more), to_all))
 
     @classmethod
     def read(cls, saved: list[dict[str, Any] | None], strategy: Strategy, path: Any, reshard: bool) -> ProcessStates:

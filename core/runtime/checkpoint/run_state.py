@@ -169,7 +169,8 @@ class StateSaving:
             weights = self._run_save_hooks(meeting, staged)
             # After the hooks: they may draw random numbers, such as one that makes a model to write it.
             more["objects"] = {number: self._registered[number].state_dict() for number in apart}
-            states = ProcessStates.gather(meeting, strategy, loaders, keeps_gradients, **more)
+            to_all = project.save_on_each_node
+            states = ProcessStates.gather(meeting, strategy, loaders, keeps_gradients, to_all, **more)
             if keeps_gradients or meeting.needs_all:
                 meeting.run(lambda: check_shared(staged))
             if keeps_gradients:
@@ -215,7 +216,7 @@ class StateSaving:
         return {
             **content,
             "core": self._checkpointing.facts_of({f"optimizer {n}": each for n, each in enumerate(optimizers)}),
-            "counts": {**{name: len(found) for name, found in parts.items()}, "loader": len(states.first["loaders"])},
+            "counts": {name: len(found) for name, found in (*parts.items(), ("loader", self._prepared.of("loaders")))},
             "processes": states.by_rank,
         }
 
