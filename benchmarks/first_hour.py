@@ -46,6 +46,8 @@ NEEDS = {
     "migrating-from-lightning.md": ["torch-hal-migrate"],
 }
 """What is installed before a page is read, as the page says."""
+WITH_NAMES = ["torch-hal-fsdp"]
+"""Those that are removed after the page: other pages list the names of core alone."""
 BY_ANOTHER_WAY = {"vendors.md"}
 """Its commands install a package between them: ``first_plugin.py`` follows it."""
 
@@ -135,6 +137,8 @@ def read(newcomer: Newcomer, page: Path, folder: Path) -> None:
         return newcomer.shell(f"python {name}", folder, expect=0, only_output=True)
 
     run_blocks(page, folder, script, partial(newcomer.shell, folder=folder))
+    for needed in set(NEEDS.get(page.name, ())).intersection(WITH_NAMES):
+        newcomer.shell(f"pip uninstall -q -y {needed}", newcomer.clone, expect=0)
 
 
 def migrate(newcomer: Newcomer, folder: Path) -> None:
