@@ -227,7 +227,7 @@ def _take_form(metric: Any, forms: Mapping[str, Any]) -> None:
 
     Some have it only after the first update, and the processes can exchange only states of as many dimensions.
     """
-    if not _is_torchmetric(metric) or getattr(metric, "_update_count", 0):
+    if not _is_torchmetric(metric) or int(getattr(metric, "_update_count", 0)):
         return
     for name, (shape, dtype) in forms.items():
         state = getattr(metric, name)
