@@ -11,6 +11,7 @@ from torch import nn
 
 from core import Callback
 from core.errors import ConfigurationError
+from core.trainer.metrics.metric import combine_objects, forms_of
 
 from .regression import Regression, loader, quiet
 
@@ -156,6 +157,46 @@ def test_what_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match=r"Largest is not an attribute of the module"):
         quiet(max_epochs=1).fit(NoAttribute(), loader())
+
+
+class Formed(nn.Module):
+    """States that get their dimensions with the first update, as some torchmetrics have."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reset()
+
+    def reset(self) -> None:
+        self.total, self.rows, self._update_count = torch.tensor(0.0), list[torch.Tensor](), 0
+
+    @property
+    def metric_state(self) -> dict[str, Any]:
+        return {"total": self.total, "rows": self.rows}
+
+    def update(self, rows: torch.Tensor) -> None:
+        self.total = self.total + rows.sum(0)
+        self.rows.append(rows)
+        self._update_count += 1
+
+    def compute(self) -> torch.Tensor:
+        """As torchmetrics gathers them, all processes need states of as many dimensions."""
+        assert self.total.shape == (2,)
+        assert {(row.shape[1:], row.dtype) for row in self.rows} == {((2,), torch.float16)}
+        return self.total.sum() + torch.cat(self.rows).sum()
+
+
+def test_a_process_without_batches_has_states_of_the_same_form() -> None:
+    """Else the exchange of torchmetrics would end the processes."""
+    owner, other = nn.Module(), Formed()
+    owner.metric = Formed()
+    other.update(torch.ones(3, 2, dtype=torch.float16))
+    facts = [{}, {"value": ("metric", forms_of(other))}]
+    assert combine_objects(facts, owner) == {"value": 0.0}
+    assert not owner.metric.rows, "it was reset"
+    owner.metric.update(torch.ones(3, 2, dtype=torch.float16))
+    assert combine_objects(facts, owner) == {"value": 12.0}
 
 
 def test_torchmetrics() -> None:

@@ -192,17 +192,49 @@ class ObjectMetric(Metric):
         return metric
 
 
-def combine_objects(by_shard: Sequence[Mapping[str, tuple[str, bool, bool]]], owner: Any) -> dict[str, Tensor]:
-    """The value of each object that any process has logged; computed by all, in the same order, then reset."""
-    found: dict[str, str] = {}
+def combine_objects(by_shard: Sequence[Mapping[str, tuple[str, dict[str, Any]]]], owner: Any) -> dict[str, Tensor]:
+    """The value of each object that any process has logged; computed by all, in the same order, then reset.
+
+    Args:
+        by_shard: For each process, by name: the attribute of ``owner`` that the object is, and :func:`forms_of` it.
+        owner: The module.
+    """
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
     for objects in by_shard:
-        for name, (attribute, *_) in objects.items():
-            found.setdefault(name, attribute)
-    metrics = {name: find_attribute(owner, attribute) for name, attribute in found.items()}
+        for name, facts in objects.items():
+            found.setdefault(name, facts)
+    metrics = {name: find_attribute(owner, attribute) for name, (attribute, _) in found.items()}
+    for name, metric in metrics.items():
+        _take_form(metric, found[name][1])
     values = {name: torch.as_tensor(_as_scalar(name, item.compute())).cpu().double() for name, item in metrics.items()}
     for metric in metrics.values():  # when all are computed: one object may have several names
         metric.reset()
     return values
+
+
+def forms_of(metric: Any) -> dict[str, Any]:
+    """By name, the shape and dtype of each state of a torchmetric; for a list, that of its first item."""
+    forms = {}
+    for name, state in metric.metric_state.items() if _is_torchmetric(metric) else ():
+        first = next(iter(state), None) if isinstance(state, list) else state
+        if isinstance(first, Tensor):
+            forms[name] = tuple(first.shape), first.dtype
+    return forms
+
+
+def _take_form(metric: Any, forms: Mapping[str, Any]) -> None:
+    """Where this process had no batch, give the states the form that they have in another one.
+
+    Some have it only after the first update, and the processes can exchange only states of as many dimensions.
+    """
+    if not _is_torchmetric(metric) or int(getattr(metric, "_update_count", 0)):
+        return
+    for name, (shape, dtype) in forms.items():
+        state = getattr(metric, name)
+        if isinstance(state, list) and not state and shape:
+            setattr(metric, name, [torch.empty((0, *shape[1:]), dtype=dtype, device=metric.device)])
+        elif isinstance(state, Tensor) and not state.dim():
+            setattr(metric, name, state.expand(shape).clone())
 
 
 def find_attribute(owner: Any, path: str) -> Any:

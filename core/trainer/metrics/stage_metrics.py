@@ -19,7 +19,7 @@ from ...strategies.base import Strategy
 from ...strategies.training_step import LOG_REDUCTIONS
 from ..trainer_state import Progress
 from .log_exchange import NOWHERE, combined, exchanged
-from .metric import Metric, ObjectMetric, Pending, Value, combine_objects, is_metric_object
+from .metric import Metric, ObjectMetric, Pending, Value, combine_objects, forms_of, is_metric_object
 
 logger = get_logger(__name__)
 
@@ -291,7 +291,7 @@ class StageMetrics:
             if metric.total is not None
         }
         objects = {
-            metric.name(name, "_epoch"): (metric.attribute, metric.to_logger, metric.prog_bar)
+            metric.name(name, "_epoch"): (metric.attribute, forms_of(metric.value))
             for (name, _), metric in self._metrics.items()
             if isinstance(metric, ObjectMetric) and metric.on_epoch and metric.is_logged
         }
