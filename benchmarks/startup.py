@@ -5,7 +5,8 @@
 
 Each run is a new process, and the front ends take turns, round after round; the table has the medians. Python has
 compiled all modules before, as pip does when it installs them. On several processes, torchrun starts "by hand" and
-Accelerate, and "torch-hal run" the script of Runtime; the others start their processes themselves.
+Accelerate, and "torch-hal run" the script of Runtime; the others start their processes themselves. "ddp_fork" is the
+Trainer with that strategy.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from pathlib import Path
 SCRIPT = Path(__file__).with_name("startup_script.py")
 SCRIPTS = {"torch-hal run": "Runtime"}
 NEEDS = {"Accelerate": "accelerate", "Fabric": "lightning", "Lightning": "lightning"}
-NAMES = ("torch", "by hand", "Runtime", "Trainer", "torch-hal run", "Accelerate", "Fabric", "Lightning")
+NAMES = ("torch", "by hand", "Runtime", "Trainer", "ddp_fork", "torch-hal run", "Accelerate", "Fabric", "Lightning")
 LAUNCHED = ("by hand", "Accelerate")
-OURS = ("Runtime", "Trainer", "torch-hal run")
+OURS = ("Runtime", "Trainer", "ddp_fork", "torch-hal run")
 TRIES = 5
 """A process with gloo can abort in torch itself while the interpreter ends, unless the front end prevents it: such a
 run is made again, and counted."""

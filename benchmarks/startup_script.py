@@ -72,13 +72,18 @@ def runtime(devices: int, imported: Any) -> bool:
     return front.is_main_process
 
 
-def trainer(devices: int, imported: Any) -> bool:
+def trainer(devices: int, imported: Any, strategy: str = "auto") -> bool:
     from core import Module, Trainer
 
     imported()
-    run = Trainer(accelerator="cpu", devices=devices, max_epochs=1, logger=False, enable_checkpointing=False, **QUIET)
+    chosen: Any = {"accelerator": "cpu", "devices": devices, "strategy": strategy}
+    run = Trainer(**chosen, max_epochs=1, logger=False, enable_checkpointing=False, **QUIET)
     run.fit(small(Module)(), loader())
     return run.is_global_zero
+
+
+def forked(devices: int, imported: Any) -> bool:
+    return trainer(devices, imported, "ddp_fork")
 
 
 def accelerate(devices: int, imported: Any) -> bool:
@@ -149,6 +154,7 @@ STEPS = {
     "by hand": plain,
     "Runtime": runtime,
     "Trainer": trainer,
+    "ddp_fork": forked,
     "Accelerate": accelerate,
     "Fabric": fabric,
     "Lightning": lightning,

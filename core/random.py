@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 import random
+import struct
 import sys
-from array import array
 from typing import Any
 
 import torch
@@ -117,7 +117,8 @@ def get_host_rng_state() -> dict[str, Any]:
     """The state of the host's generators: Python's, torch's, and numpy's if it is imported."""
     version, numbers, gauss = random.getstate()
     # A tensor is written, checked and read as one; a tuple's numbers one by one.
-    python = (version, torch.frombuffer(array("q", numbers), dtype=torch.int64), gauss)
+    packed = bytearray(struct.pack(f"{len(numbers)}q", *numbers))
+    python = (version, torch.frombuffer(packed, dtype=torch.int64), gauss)
     state: dict[str, Any] = {"python": python, "torch": torch.get_rng_state()}
     if "numpy" in sys.modules:
         name, keys, position, has_gauss, gauss = sys.modules["numpy"].random.get_state()

@@ -150,6 +150,9 @@ class MetricLog:
 
         It may be called again for values that were logged after the first call.
         """
+        if stage.is_unused:
+            stage.places.clear()
+            return
         self.keep(stage)
         values = stage.finish_epoch(self._owner)
         to_loggers = stage.logger_names()

@@ -270,6 +270,11 @@ class StageMetrics:
         }
         return {**plain, **self.step_values()}
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing was ever logged, and no other process could have."""
+        return not self._metrics and self.strategy.world_size == 1
+
     def plain_name(self, name: str) -> str:
         """The name that a value of the last epoch was logged under, from the name that it is published under."""
         return self._plain.get(name, name)
