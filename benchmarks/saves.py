@@ -224,7 +224,7 @@ def into_a_model(megabytes: int, folder: Path) -> tuple[Callable[[], object], Ca
     runtime.backward(model(torch.randn(2, size)).square().mean())
     optimizer.step()
     own: Any = optimizer
-    parts = {"module": model, "optimizer": optimizer}
+    parts: dict[str, Any] = {"module": model, "optimizer": optimizer}
     runtime.save(parts, folder / "parts")
     torch.save({name: part.state_dict() for name, part in parts.items()}, folder / "by-hand")
 
