@@ -99,14 +99,17 @@ def _marked(part: Any) -> Any:
 
 def _copy_taken(optimizer: Optimizer, state: _StateInFile) -> None:
     """Copy what ``optimizer`` has taken from a file as it is."""
-    files = {each.untyped_storage().data_ptr() for _, each in leaves(state["state"]) if type(each) is Tensor}
+    files = {_memory(each) for _, each in leaves(state["state"])} - {0}
 
     def own(tensor: Tensor) -> Tensor:
-        is_in_file = type(tensor) is Tensor and tensor.untyped_storage().data_ptr() in files
-        return tensor.clone() if is_in_file else tensor
+        return tensor.clone() if _memory(tensor) in files else tensor
 
     for parameter, entries in optimizer.state.items():
         optimizer.state[parameter] = map_tensors(own, entries)
+
+
+def _memory(value: Any) -> int:
+    return value.untyped_storage().data_ptr() if type(value) is Tensor and value.layout is torch.strided else 0
 
 
 _LACKING = ", which the optimizer that was saved does not have"
