@@ -133,12 +133,13 @@ class Backward:
             return backward
         known = [(model._core_called, ref(model)) for model in models]
         sharing = _Sharing(models)
+        shares = bool(sharing)
 
         def reduced(loss: Tensor, *args: Any, **kwargs: Any) -> None:
-            if sharing:
+            if shares:
                 sharing.begin(known)
             told = [model for called, model in known if called.spend()]
-            if told and sharing:
+            if told and shares:
                 told = sharing.newest(told)
             if not told:
                 backward(loss, *args, **kwargs)

@@ -28,7 +28,6 @@ from core.callbacks import (
     LearningRateMonitor,
     ModelCheckpoint,
     OnExceptionCheckpoint,
-    StochasticWeightAveraging,
     Timer,
     WeightAveraging,
 )
@@ -288,28 +287,6 @@ def test_an_exponential_average_is_torchs(tmp_path: Path) -> None:
     assert_same(module, average.module)
     other = Normed()
     assert quiet().validate(other, loader(), ckpt_path=saving.best_model_path) == quiet().validate(module, loader())
-
-
-@pytest.mark.parametrize(
-    "averaging", [EMAWeightAveraging(decay=0.5), StochasticWeightAveraging(0.01, swa_epoch_start=1)], ids=["EMA", "SWA"]
-)
-def test_an_average_without_the_trained_weights(
-    averaging: Callback, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A checkpoint from after the end of a fit has only the average: a fit that is resumed from it says so."""
-    during, after, module = tmp_path / "during", tmp_path / "after", Regression()
-    trainer = quiet(
-        max_epochs=2,
-        callbacks=[averaging, LambdaCallback(on_train_epoch_end=lambda *_: trainer.save_checkpoint(during))],
-    )
-    trainer.fit(module, loader())
-    trainer.save_checkpoint(after)
-    told = []
-    for path in (during, after):
-        caplog.clear()
-        quiet(max_epochs=3, callbacks=[averaging]).fit(Regression(), loader(), ckpt_path=path)
-        told.append("was written after the end of its fit" in caplog.text)
-    assert told == [False, True]
 
 
 def test_which_steps_are_averaged() -> None:

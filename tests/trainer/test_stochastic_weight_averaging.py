@@ -10,7 +10,13 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
 
-from core.callbacks import Callback, ModelCheckpoint, StochasticWeightAveraging
+from core.callbacks import (
+    Callback,
+    EMAWeightAveraging,
+    LambdaCallback,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from core.errors import ConfigurationError, CoreError
 
 from .regression import Regression, assert_same, loader, quiet
@@ -240,3 +246,25 @@ def test_runs_that_cannot() -> None:
 
     with pytest.raises(ConfigurationError, match=r"ByHand has batch norm layers.*EMAWeightAveraging"):
         quiet(max_epochs=2, callbacks=StochasticWeightAveraging(0.01)).fit(ByHand(), loader())
+
+
+@pytest.mark.parametrize(
+    "averaging", [EMAWeightAveraging(decay=0.5), StochasticWeightAveraging(0.01, swa_epoch_start=1)], ids=["EMA", "SWA"]
+)
+def test_an_average_without_the_trained_weights(
+    averaging: Callback, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A checkpoint from after the end of a fit has only the average: a fit that is resumed from it says so."""
+    during, after, module = tmp_path / "during", tmp_path / "after", Regression()
+    trainer = quiet(
+        max_epochs=2,
+        callbacks=[averaging, LambdaCallback(on_train_epoch_end=lambda *_: trainer.save_checkpoint(during))],
+    )
+    trainer.fit(module, loader())
+    trainer.save_checkpoint(after)
+    told = []
+    for path in (during, after):
+        caplog.clear()
+        quiet(max_epochs=3, callbacks=[averaging]).fit(Regression(), loader(), ckpt_path=path)
+        told.append("was written after the end of its fit" in caplog.text)
+    assert told == [False, True]
