@@ -6,6 +6,8 @@ import copy
 import logging
 import os
 import re
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from torch import nn
 from core import Callback, Trainer
 from core.errors import ConfigurationError, CoreError
 from core.strategies import SingleDeviceStrategy
+from core.strategies.time_limits import wait_until
+from core.trainer.step import compilation
 
 from .regression import Regression, assert_same, loader, network, quiet
 
@@ -115,6 +119,24 @@ def test_what_it_took_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.fullmatch(
             rf"compile: \w+ took {number} s to compile at its .* of its 14 calls took {number} ms", line
         )
+
+
+def test_a_long_compilation_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """While a step compiles: this compiler waits for the message. No thread is left."""
+    monkeypatch.setattr(compilation, "PROGRESS_SECONDS", 0.01)
+    messages: list[str] = []
+
+    def slow(graph: Any, inputs: Any) -> Any:
+        end = time.monotonic() + 60
+        while not messages and time.monotonic() < end:
+            time.sleep(0.01)
+            messages.extend(one for one in caplog.messages if "compiling" in one)
+        return graph.forward
+
+    with caplog.at_level(logging.INFO, "torch_hal.trainer.step.compilation"):
+        train(both(Logging())[0], compile={"backend": slow})
+    assert re.fullmatch(r"compile: training_step has been compiling for \d+ s", messages[0])
+    assert wait_until(lambda: all(one.name != "core-compile" for one in threading.enumerate()), 60.0)
 
 
 @pytest.mark.skipif(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,9 @@ _logger = logging.getLogger(__name__)
 
 OPAQUE = ("log", "log_dict", "print", "all_gather")
 """Methods of a Module that Python runs within a compiled step: they act on the Trainer."""
+
+PROGRESS_SECONDS = 15.0
+"""How often it is said that a step still compiles."""
 
 
 def check_compile(module: Module, settings: Settings, strategy: Strategy, plan: Plan) -> None:
@@ -60,21 +64,25 @@ class CompiledSteps:
     Args:
         step_module: What is compiled.
         compile_function: Compiles a function.
+        tells: Whether this process says what compiles.
     """
 
-    def __init__(self, step_module: StepModule, compile_function: Callable[[Any], Any]) -> None:
-        self._step_module = step_module
+    def __init__(self, step_module: StepModule, compile_function: Callable[[Any], Any], tells: bool) -> None:
+        self._step_module, self._tells = step_module, tells
         self._call = compile_function(uncompiled_call(step_module))
         self._times: dict[str, tuple[int, float, float]] = {}
         """By step: the number of calls, and the seconds of the first and of the fastest one."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step, and measure it."""
+        name = self._step_module.name
+        is_first = name not in self._times
         start = time.perf_counter()
-        output = self._call(*args, **kwargs)
+        with _progress(name) if is_first and self._tells else nullcontext():
+            output = self._call(*args, **kwargs)
         taken = time.perf_counter() - start
-        calls, first, fastest = self._times.get(self._step_module.name, (0, taken, math.inf))
-        self._times[self._step_module.name] = calls + 1, first, min(taken, fastest)
+        calls, first, fastest = self._times.get(name, (0, taken, math.inf))
+        self._times[name] = calls + 1, first, min(taken, fastest)
         return output
 
     def report(self) -> None:
@@ -85,6 +93,22 @@ class CompiledSteps:
                 f"compile: {name} took {first:.1f} s to compile at its first call; the fastest of its {calls} calls "
                 f"took {fastest * 1e3:.3f} ms",
             )
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[None]:
+    """A context in which it is said from time to time that the step ``name`` compiles."""
+    began, ended = time.perf_counter(), threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(PROGRESS_SECONDS):
+            show(_logger, f"compile: {name} has been compiling for {time.perf_counter() - began:.0f} s")
+
+    threading.Thread(target=tell, name="core-compile", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 @contextmanager
@@ -101,7 +125,7 @@ def compiled_steps(module: Module, settings: Settings, strategy: Strategy) -> It
         yield
         return
     step_module = StepModule.of(module)
-    compiled = CompiledSteps(step_module, compiler)
+    compiled = CompiledSteps(step_module, compiler, strategy.is_global_zero)
     opaque = [name for name in OPAQUE if name not in vars(module)]
     for name in opaque:
         vars(module)[name] = torch.compiler.disable(getattr(module, name))  # type: ignore[no-untyped-call]
