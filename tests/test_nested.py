@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
+from core.data.batches import batch_size_of
 from core.utilities.nested import leaves, map_tensors
 
 Pair = namedtuple("Pair", "left right")
@@ -101,6 +102,14 @@ def test_batch_sizes_of_a_packed_sequence_stay() -> None:
     result = map_tensors(lambda tensor: tensor.double(), packed)
     assert result.data.dtype is torch.float64
     assert result.batch_sizes is packed.batch_sizes
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_the_number_of_items_of_a_nested_tensor(layout: torch.layout) -> None:
+    """As the batch of a step that logs; the strided kind has no ``shape``."""
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+    assert batch_size_of({"x": nested}) == 2
 
 
 @pytest.mark.parametrize("data", ["text", 3, None, {1, 2}, range(3), object(), Frozen, torch.Size([2, 3]), nn.ReLU()])
