@@ -205,6 +205,29 @@ def test_evaluation_leaves_each_part_in_its_mode(stage: str, precision: str) -> 
     assert [part.training for part in module.modules()] == modes
 
 
+@pytest.mark.parametrize("stage", ["validation", "test", "predict"])
+def test_a_module_that_puts_itself_in_evaluation_mode(stage: str) -> None:
+    """A part stays in training mode if its hook says so; afterwards all are in their modes before the other hook."""
+    module: Any = Regression()
+    seen = []
+    module.noise = nn.Dropout()
+    in_class = getattr(module, f"on_{stage}_model_eval")
+
+    def own() -> None:
+        in_class()
+        module.noise.train()
+
+    def note() -> None:
+        seen.append((module.training, module.noise.training, module.network.training))
+
+    for name, hook in (("model_eval", own), ("start", note), ("end", note), ("model_train", note)):
+        setattr(module, f"on_{stage}_{name}", hook)
+    module.network.eval()
+    verb = {"validation": "validate"}.get(stage, stage)
+    getattr(quiet(), verb)(module, loader())
+    assert seen == [(False, True, False), (False, True, False), (True, True, False)]
+
+
 def test_evaluation_changes_nothing_of_the_module() -> None:
     """Parameters, buffers, gradients and the random numbers that the step does not draw are as before."""
     module = Watching()

@@ -44,7 +44,9 @@ BATCH = (
     "on_before_optimizer_step",
     "on_train_batch_end {}",
 )
-VALIDATION = ("start", "epoch_start", "batch_start 0", "batch_end 0", "epoch_end", "end")
+VALIDATION = ("model_eval", "start", "epoch_start", "batch_start 0", "batch_end 0", "epoch_end", "end", "model_train")
+MODES = ("model_eval", "model_train")
+"""Hooks that only a module has."""
 
 
 def test_the_order_of_all_hooks() -> None:
@@ -60,7 +62,7 @@ def test_the_order_of_all_hooks() -> None:
         *(
             who.format(f"on_validation_{at}")
             for at in VALIDATION
-            for who in (reversed(both) if at == "epoch_end" else both)
+            for who in (both[1:] if at in MODES else reversed(both) if at == "epoch_end" else both)
         ),
         *(who.format("on_train_epoch_end") for who in reversed(both)),
     ]
@@ -164,9 +166,9 @@ def test_a_step_may_leave_out_the_index() -> None:
 
 
 def test_both_kinds_of_hooks_are_declared_alike() -> None:
-    """A callback has each of the module's hooks but those of checkpoints, with trainer and module before the rest."""
+    """A callback has each of the module's hooks but those of checkpoints and modes, with trainer and module first."""
     for name in HOOKS:
-        if name in ("on_save_checkpoint", "on_load_checkpoint"):
+        if name in ("on_save_checkpoint", "on_load_checkpoint") or name.endswith(MODES):
             continue
         of_module = list(inspect.signature(getattr(ModuleHooks, name)).parameters)
         of_callback = list(inspect.signature(getattr(Callback, name)).parameters)

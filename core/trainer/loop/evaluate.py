@@ -137,7 +137,7 @@ class EvaluationLoop:
         limits = [min(number, at_most) for number in counts]
         context.batch_counts |= {self.stage.name: counts, context.stage: limits}
         context.metric_log.stage = self.metrics
-        with _evaluation_mode(context), torch.no_grad():
+        with _evaluation_mode(context, hooks), torch.no_grad():
             context.hooks.call(f"{hooks}_start")
             context.hooks.call(f"{hooks}_epoch_start")
             share_buffers(self.strategy, context.module)
@@ -254,17 +254,23 @@ class EvaluationLoop:
 
 
 @contextmanager
-def _evaluation_mode(context: RunContext) -> Iterator[None]:
-    """Put the module in evaluation mode, and afterwards each submodule back in the mode that it had."""
+def _evaluation_mode(context: RunContext, hooks: str) -> Iterator[None]:
+    """Put the module in evaluation mode, and afterwards each submodule back in the mode that it had.
+
+    The module may do the first in a hook of its own, and change the second; their names begin with ``hooks``.
+    """
     modes = [(part, part.training) for part in context.module.modules()]
     context.evaluating = parts_in_evaluation(context.module)
-    context.module.eval()
+    for put in context.hooks.bind_module(f"{hooks}_model_eval") or [context.module.eval]:
+        put()
     try:
         yield
     finally:
         context.evaluating = None
         for part, training in modes:
             part.training = training
+    for change in context.hooks.bind_module(f"{hooks}_model_train"):
+        change()
 
 
 def _in_order(by_shard: list[list[Any]]) -> list[Any]:

@@ -27,7 +27,7 @@ STEP_OUTPUT = Tensor | Mapping[str, Any] | None
 
 
 class ModuleHooks:
-    """The hooks of a Module; by default they do nothing."""
+    """The hooks of a Module; by default they do nothing, but for those that put it in evaluation mode."""
 
     def on_fit_start(self) -> None:
         """Called first in ``fit``, when everything is prepared."""
@@ -84,6 +84,10 @@ class ModuleHooks:
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Called before each step of an optimizer; gradients are unscaled and not clipped yet."""
 
+    def on_validation_model_eval(self: Any) -> None:
+        """Puts the module in evaluation mode, before :meth:`on_validation_start`; override it for parts that train."""
+        self.eval()
+
     def on_validation_start(self) -> None:
         """Called first, in evaluation mode."""
 
@@ -110,6 +114,13 @@ class ModuleHooks:
     def on_validation_end(self) -> None:
         """Called last, still in evaluation mode; nothing can be logged any more."""
 
+    def on_validation_model_train(self) -> None:
+        """Called after :meth:`on_validation_end`, when each submodule is in the mode again that it had before."""
+
+    def on_test_model_eval(self: Any) -> None:
+        """Like :meth:`on_validation_model_eval`."""
+        self.eval()
+
     def on_test_start(self) -> None:
         """Called first, in evaluation mode."""
 
@@ -131,6 +142,13 @@ class ModuleHooks:
     def on_test_end(self) -> None:
         """Called last, still in evaluation mode; nothing can be logged any more."""
 
+    def on_test_model_train(self) -> None:
+        """Like :meth:`on_validation_model_train`."""
+
+    def on_predict_model_eval(self: Any) -> None:
+        """Like :meth:`on_validation_model_eval`."""
+        self.eval()
+
     def on_predict_start(self) -> None:
         """Called first, in evaluation mode."""
 
@@ -148,6 +166,9 @@ class ModuleHooks:
 
     def on_predict_end(self) -> None:
         """Called last, still in evaluation mode; nothing can be logged any more."""
+
+    def on_predict_model_train(self) -> None:
+        """Like :meth:`on_validation_model_train`."""
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Called in every process before ``checkpoint`` is written; may add to it."""
