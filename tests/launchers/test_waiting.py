@@ -148,7 +148,7 @@ def test_what_only_the_leader_needs_is_sent_to_no_other() -> None:
         made.name, made.is_leader, made.absent, made._place, made._phase = "save", rank == 0, (), "here", 0
         return made
 
-    assert meeting(1).gather("of 1", to_all=False) == ["of 1", "of 1", None]
-    assert meeting(2).gather("of 2", to_all=False) == ["of 2", None, "of 2"]
+    assert meeting(1).gather("of 1", to_all=False) == [None, "of 1", None]
+    assert meeting(2).gather("of 2", to_all=False) == [None, None, "of 2"]
     assert meeting(0).gather("of 0", to_all=False) == ["of 0", "of 1", "of 2"]
     assert store.num_keys() == 0

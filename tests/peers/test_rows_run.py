@@ -442,9 +442,8 @@ class Net(Asked):
 @pytest.fixture
 def namespace(tmp_path: Path) -> dict[str, Any]:
     """What the lines use."""
-    deterministic = torch.are_deterministic_algorithms_enabled
     own = {"loggers": loggers, "profilers": profilers, "seed_everything": seed_everything, "timedelta": timedelta}
-    return {**globals(), **own, "folder": tmp_path, "deterministic": deterministic}
+    return {**globals(), **own, "folder": tmp_path, "deterministic": torch.are_deterministic_algorithms_enabled}
 
 
 @pytest.mark.parametrize(("section", "row"), [(section, row) for section, rows in LINES.items() for row in rows])
@@ -497,4 +496,5 @@ def test_every_row_is_executed() -> None:
         if section in done:
             assert rows - done[section] - without == set(), section
     of_modules = {row.name for row in TABLES["module_members"].rows.values() if row.state == "differs"}
-    assert of_modules - {*DIFFERENT_MODULE_MEMBERS, *MEMBERS, *EPOCH_ENDS} == set()
+    # Those with "_model_train" have their test in tests/trainer/test_evaluation.py.
+    assert all("_model_train" in name for name in of_modules - {*DIFFERENT_MODULE_MEMBERS, *MEMBERS, *EPOCH_ENDS})

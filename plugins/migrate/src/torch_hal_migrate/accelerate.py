@@ -102,8 +102,9 @@ def _of_wrappers(tree: ast.AST, objects: Collection[str]) -> Iterator[Use]:
         }:
             asked |= {id(each) for each in ast.walk(node)}
     for node in ast.walk(tree):
-        is_read = isinstance(node, ast.Attribute) and id(node) not in asked
-        if is_read and node.attr in {*WRAPPERS} - own and ast.unparse(node.value) in models:
+        if not isinstance(node, ast.Attribute) or id(node) in asked:
+            continue
+        if node.attr in {*WRAPPERS} - own and ast.unparse(node.value) in models:
             yield Use("prepared", node.attr, node.lineno)
 
 
