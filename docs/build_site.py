@@ -1,7 +1,7 @@
 """What mkdocs cannot do by itself when it builds the site; ``mkdocs.yml`` names this file as a hook.
 
 * A line ``<!-- include: NAME -->`` becomes the text of a file in the project's root, such as the changelog.
-* Each notebook of the examples becomes a page, with a link to the file; links to the notebook lead to the page.
+* Each notebook and program of the examples becomes a page, with a link to the file; links to it lead to the page.
 * Each cell of a table says in which column it is, for screens on which a table is a list of its rows.
 * The ``::`` before a block of code in a docstring is left out, or becomes ``:`` after a word.
 * References in docstrings, such as ``:class:`core.Trainer```, become links into the API reference.
@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-NOTEBOOKS = ROOT / "examples" / "notebooks"
+EXAMPLES = ROOT / "examples"
+NOTEBOOKS = EXAMPLES / "notebooks"
 SOURCES = (ROOT, ROOT / "plugins" / "devkit" / "src")
 """The folders of the packages that the API reference has: core, and what authors of plugins import."""
 INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
@@ -34,15 +35,23 @@ ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?([^<]+)</code
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
-    """Add a page for each notebook, and the notebook."""
+    """Add a page for each notebook and program of the examples, and the file itself."""
     from mkdocs.structure.files import File
 
-    for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
-        place = f"notebooks/{notebook.name}"
-        page = f"{place.removesuffix('.ipynb')}.md"
-        files.append(File.generated(config, page, content=page_of(notebook)))
-        files.append(File.generated(config, place, abs_src_path=str(notebook)))
+    for file in sorted((*NOTEBOOKS.glob("*.ipynb"), *EXAMPLES.glob("*.py"))):
+        place = f"{file.parent.name}/{file.name}"
+        page = page_of(file) if file.suffix == ".ipynb" else page_of_program(file)
+        files.append(File.generated(config, place.replace(file.suffix, ".md"), content=page))
+        files.append(File.generated(config, place, abs_src_path=str(file)))
     return files
+
+
+def page_of_program(file: Path) -> str:
+    """A program in Markdown: what it says of itself, and its code."""
+    text = file.read_text("utf-8")
+    said = (ast.get_docstring(ast.parse(text)) or "").replace("``", "`")
+    code = text.partition('"""\n\n')[2]
+    return f"# {file.stem}\n\n{said}\n\n[Download this program]({file.name})\n\n```python\n{code}```\n"
 
 
 def page_of(notebook: Path) -> str:
@@ -61,9 +70,13 @@ def page_of(notebook: Path) -> str:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Include files of the project's root, and lead links to notebooks to their pages."""
+    """Include files of the project's root, and lead links to notebooks, and the names of examples, to their pages."""
     markdown = re.sub(r"\]\(\.\./examples/notebooks/(\w+)\.ipynb\)", r"](notebooks/\1.md)", markdown)
-    return INCLUDE.sub(lambda found: included(ROOT / found[1]), markdown)
+    markdown = INCLUDE.sub(lambda found: included(ROOT / found[1]), markdown)
+    for folder, suffix in (("examples", ".py"), ("notebooks", ".ipynb")):
+        row = re.compile(rf"^\| `(\w+){re.escape(suffix)}` \|", re.MULTILINE)
+        markdown = row.sub(rf"| [`\1{suffix}`]({folder}/\1.md) |", markdown)
+    return markdown
 
 
 def included(file: Path) -> str:

@@ -169,8 +169,8 @@ def test_pages_show_output() -> None:
 
 
 BEGIN_WITHOUT_EXAMPLE = {"changelog.md", "security.md", "architecture.md", "everywhere.md", "hardware.md", "scale.md"}
-BEGIN_WITHOUT_EXAMPLE |= {"broken-plugins.md"}
-"""Texts, and tables of measurements."""
+BEGIN_WITHOUT_EXAMPLE |= {"broken-plugins.md", "examples.md"}
+"""Texts, lists, and tables of measurements."""
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)

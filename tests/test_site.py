@@ -61,6 +61,18 @@ def test_a_notebook_is_a_page() -> None:
     assert site.on_page_markdown(here) == "[x](notebooks/first_model.md) [y](../LICENSE)"
 
 
+def test_a_program_is_a_page() -> None:
+    """It says what it is, and has its whole code; the table of examples leads to it."""
+    site = build_site()
+    file = ROOT / "examples" / "digits_trainer.py"
+    page = site.page_of_program(file)
+    assert page.startswith("# digits_trainer\n\nHandwritten digits with the Trainer.")
+    assert page.endswith(f"```python\n{file.read_text('utf-8').split(chr(34) * 3, 2)[2].lstrip()}```\n")
+    table = "| `gan.py` | two models |\n| [`resume.ipynb`](notebooks/resume.ipynb) | a run |"
+    led = site.on_page_markdown(table.replace("[", "").replace("](notebooks/resume.ipynb)", ""))
+    assert led == "| [`gan.py`](examples/gan.md) | two models |\n| [`resume.ipynb`](notebooks/resume.md) | a run |"
+
+
 def test_one_command_writes_the_addresses(tmp_path: Path) -> None:
     """Into the site and each package's metadata; then no README has a relative link, which an index cannot follow."""
     plugins = [f"plugins/{path.parent.name}" for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
