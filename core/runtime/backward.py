@@ -378,12 +378,14 @@ class Synchronization:
         """See :meth:`core.Runtime.no_sync`."""
         self._prepared.check_model("no_sync", model)
         strategy, called = self._life.live(), called_of(model)
-        if strategy.world_size > 1 and not called.watch:
+        new = [each for each in self._prepared.optimizers if each not in called.checked_by]
+        if strategy.world_size > 1 and new:
             held = set(map(id, model.parameters()))
             hook = partial(_check_reduced, called, ref(strategy), type(own_module(model, strategy)).__name__)
-            for optimizer in self._prepared.optimizers:
+            for optimizer in new:
                 if any(id(each) in held for group in optimizer.param_groups for each in group["params"]):
-                    called.watch.append(optimizer.register_step_pre_hook(hook))
+                    called.checked_by.add(optimizer)
+                    optimizer.register_step_pre_hook(hook)
         return self._unreduced(model)
 
     def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[Any]:
@@ -413,9 +415,7 @@ class Synchronization:
 
 
 def _check_reduced(called: Called, strategy: ref[Strategy], name: str, *step: Any) -> None:
-    """Before the first step after ``no_sync``: warn if the gradients were not reduced."""
-    while called.watch:
-        called.watch.pop().remove()
+    """Before a step, once there was a ``no_sync``: warn if the gradients were not reduced."""
     known = strategy()
     if called.is_local and known is not None and known.keeps_replicas_equal:
         warnings.warn(

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+from weakref import WeakSet
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.hooks import RemovableHandle
 
 from ...hints.remedies import remedies
 from ...precisions.base import Precision
@@ -40,7 +40,7 @@ class Called:
     A forward pass only writes constants here: torch.compile would compile it again for each number that it read.
     """
 
-    __slots__ = ("_is_forced", "_is_unreduced", "_num_paused", "by_loop", "is_local", "is_new", "watch")
+    __slots__ = ("_is_forced", "_is_unreduced", "_num_paused", "by_loop", "checked_by", "is_local", "is_new")
 
     def __init__(self) -> None:
         self.by_loop = False
@@ -52,8 +52,8 @@ class Called:
         self._num_paused, self._is_forced = 0, False
         self.is_local = False
         """Whether the last backward pass after a forward pass was in :meth:`paused`."""
-        self.watch: list[RemovableHandle] = []
-        """The hooks that look at it in the next step of the module's optimizers."""
+        self.checked_by = WeakSet[Optimizer]()
+        """The optimizers whose steps look at it."""
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -275,12 +275,14 @@ def steps_after_no_sync() -> dict[str, list[str]]:
     """The warnings of steps after, and within, ``no_sync``; of steps as they should be, and of LocalSGD."""
     one = Runtime(accelerator="cpu", strategy="ddp", devices=PROCESSES)
     model: Any = nn.Linear(4, 1)
+    own = SGD(model.parameters(), lr=0.1)
     optimizer: Any
-    model, optimizer = one.prepare(model, SGD(model.parameters(), lr=0.1))
+    model, optimizer = one.prepare(model, own)
 
     def train(step_inside: bool, reduces: bool) -> None:
         for _ in range(2):
             with one.no_sync(model):
+                own.register_step_pre_hook(lambda *_: None)  # an engine's, or the user's
                 one.backward(model(torch.ones(1, 4)).sum())
                 if step_inside:
                     optimizer.step()
