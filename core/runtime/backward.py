@@ -378,8 +378,10 @@ class Synchronization:
         """See :meth:`core.Runtime.no_sync`."""
         self._prepared.check_model("no_sync", model)
         strategy, called = self._life.live(), called_of(model)
+        # Of other strategies it is not known which backward pass was the last one.
+        is_known = strategy.world_size > 1 and type(strategy).sync_in_backward is not Strategy.sync_in_backward
         new = [each for each in self._prepared.optimizers if each not in called.checked_by]
-        if strategy.world_size > 1 and new:
+        if is_known and new:
             held = set(map(id, model.parameters()))
             hook = partial(_check_reduced, called, ref(strategy), type(own_module(model, strategy)).__name__)
             for optimizer in new:
