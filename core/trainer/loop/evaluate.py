@@ -257,7 +257,7 @@ class EvaluationLoop:
 def _evaluation_mode(context: RunContext, hooks: str) -> Iterator[None]:
     """Put the module in evaluation mode, and afterwards each submodule back in the mode that it had.
 
-    The module may do the first in a hook of its own, and change the second; their names begin with ``hooks``.
+    The module's hook ``{hooks}_model_eval`` does the first if it is overridden; ``{hooks}_model_train`` is called last.
     """
     modes = [(part, part.training) for part in context.module.modules()]
     context.evaluating = parts_in_evaluation(context.module)

@@ -115,7 +115,7 @@ class ModuleHooks:
         """Called last, still in evaluation mode; nothing can be logged any more."""
 
     def on_validation_model_train(self) -> None:
-        """Called after :meth:`on_validation_end`, when each submodule is in the mode again that it had before."""
+        """Called after :meth:`on_validation_end`, when each submodule is back in the mode that it had before."""
 
     def on_test_model_eval(self: Any) -> None:
         """Like :meth:`on_validation_model_eval`."""
