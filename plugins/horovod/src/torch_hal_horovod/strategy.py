@@ -71,6 +71,9 @@ class HorovodStrategy(ParallelStrategy):
     # Horovod reduces no bfloat16 gradients.
     precisions = ("32-true", "64-true", "16-true", "16-mixed", "bf16-mixed")
 
+    _stopped: ClassVar[bool] = False
+    """Whether a run that failed has stopped Horovod in this process."""
+
     def __init__(
         self,
         *,
@@ -170,9 +173,17 @@ class HorovodStrategy(ParallelStrategy):
         """Start Horovod, which connects the processes; it stays started for later runs.
 
         Raises:
-            LaunchError: Horovod cannot start, or reports other ranks than its launcher.
+            LaunchError: Horovod cannot start, has been stopped by a run that failed in this process, or reports other
+                ranks than its launcher.
         """
         hvd, environment = import_horovod(), self.cluster_environment
+        if HorovodStrategy._stopped and environment.world_size > 1 and not environment.uses_mpi:
+            raise LaunchError(
+                f"strategy={self.name!r}: a run before this one failed in this process, and stopped Horovod so that no "
+                "process waits for this one. Horovod over gloo does not start again reliably: its launcher may still "
+                "give the addresses of before. Start the script again, or let Horovod's elastic driver restart it "
+                "(horovodrun --min-np)."
+            )
         self._device = self.root_device
         try:
             if not hvd.is_initialized():
@@ -190,10 +201,9 @@ class HorovodStrategy(ParallelStrategy):
         self._is_live = True
 
     def teardown(self, failed: bool = False) -> None:
-        """Remove all hooks. Horovod stays started until the process ends or fails.
+        """Remove all hooks. Horovod stays started until the process ends or a run fails.
 
-        Horovod cannot be started twice: a process that starts it again before all others have stopped it gets stale
-        addresses, and aborts. Under the elastic driver, ``horovod.torch.elastic`` starts and stops it.
+        Under the elastic driver, ``horovod.torch.elastic`` starts and stops it.
         """
         for reducer in self._reducers:
             reducer.release()
@@ -202,6 +212,7 @@ class HorovodStrategy(ParallelStrategy):
             part.clear()
         if self._is_live and failed and not self.is_elastic:
             import_horovod().shutdown()  # so that the others do not wait for this process
+            HorovodStrategy._stopped = True
         self._is_live = False
         super().teardown(failed)
         self._device = None

@@ -39,3 +39,8 @@ def test_compression_has_an_effect(said: dict[str, Any]) -> None:
 def test_a_fixed_number_of_passes_is_refused(said: dict[str, Any]) -> None:
     """The message says what to leave out."""
     assert "backward_passes_per_step=2 has no effect with manual optimization" in said["horovod"]["passes"]
+
+
+def test_horovod_does_not_start_again_after_a_failure(said: dict[str, Any]) -> None:
+    """It would take a stale address now and then, and abort."""
+    assert "a run before this one failed in this process" in said["horovod"]["after a failure"]
