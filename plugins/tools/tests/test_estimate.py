@@ -137,11 +137,12 @@ def test_state_is_exact(nets: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_peak_is_what_torchs_allocator_gives_out(nets: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Within 10 %, as torch's profiler measures it."""
-    rows = rows_of(capsys, "--batch", "512x256", "--strategy", "single_device", "nets.py:Layers")
-    layers = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(4)])
+    """Within 10 %, as torch's profiler measures it; oneDNN's buffers, which depend on the threads, are small here."""
+    one = ("--strategy", "single_device", "--init", "width=512")
+    rows = rows_of(capsys, "--batch", "256x512", *one, "nets.py:Layers")
+    layers = nn.Sequential(*[nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(4)])
     for precision, row in rows.items():
-        peak = measured_peak(layers, torch.rand(512, 256), precision[1])
+        peak = measured_peak(layers, torch.rand(256, 512), precision[1])
         assert row["peak"] == pytest.approx(peak, rel=0.1), precision
 
 
