@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ..random import get_host_rng_state, set_host_rng_state
+from ..random import set_host_rng_state
 
 
 def mix(*numbers: int) -> int:
@@ -81,23 +81,31 @@ def _arrive(index: Any, seed: int) -> Any:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """The host's global generators start from ``seed`` within, and are as before afterwards."""
-    before = get_host_rng_state()
-    _seed_host(seed)
-    try:
+    with _kept_host_state():
+        _seed_host(seed)
         yield
-    finally:
-        set_host_rng_state(before)
 
 
 @contextmanager
 def replayed(state: dict[str, Any]) -> Iterator[None]:
     """The host's global generators start from ``state`` within, and are as before afterwards."""
-    before = get_host_rng_state()
-    set_host_rng_state(state)
+    with _kept_host_state():
+        set_host_rng_state(state)
+        yield
+
+
+@contextmanager
+def _kept_host_state() -> Iterator[None]:
+    # Without the conversions of core.random to what a checkpoint holds: a loader without workers is here at each batch.
+    python, host = random.getstate(), torch.default_generator.get_state()
+    numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
     try:
         yield
     finally:
-        set_host_rng_state(before)
+        random.setstate(python)
+        torch.default_generator.set_state(host)
+        if numpy is not None:
+            sys.modules["numpy"].random.set_state(numpy)
 
 
 def _seed_host(seed: int) -> None:
