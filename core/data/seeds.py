@@ -96,16 +96,30 @@ def replayed(state: dict[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def _kept_host_state() -> Iterator[None]:
-    # Without the conversions of core.random to what a checkpoint holds: a loader without workers is here at each batch.
-    python, host = random.getstate(), torch.default_generator.get_state()
-    numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
+    state = host_state()
     try:
         yield
     finally:
-        random.setstate(python)
-        torch.default_generator.set_state(host)
-        if numpy is not None:
-            sys.modules["numpy"].random.set_state(numpy)
+        set_host_state(state)
+
+
+def host_state() -> tuple[Any, Any, Any]:
+    """The states of the generators of Python, torch and, if it is imported, NumPy, as these give them.
+
+    A loader without workers takes and sets them at each batch. What a checkpoint holds is in :mod:`core.random`, and
+    takes twice as long.
+    """
+    numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
+    return random.getstate(), torch.default_generator.get_state(), numpy
+
+
+def set_host_state(state: tuple[Any, Any, Any]) -> None:
+    """Restore the generators to ``state``, which :func:`host_state` returned."""
+    python, host, numpy = state
+    random.setstate(python)
+    torch.default_generator.set_state(host)
+    if numpy is not None:
+        sys.modules["numpy"].random.set_state(numpy)
 
 
 def _seed_host(seed: int) -> None:

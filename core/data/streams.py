@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ..logging import get_logger
-from ..random import get_host_rng_state, set_host_rng_state
 from ..utilities.nested import leaves
 from .rank_comparison import FACTS, facts_of_items
-from .seeds import mix, seeded
+from .seeds import host_state, mix, seeded, set_host_state
 from .shards import Real, Share
 
 logger = get_logger(__name__)
@@ -168,13 +167,13 @@ def _isolated(dataset: IterableDataset[Any], seed: int, size: int, offset: int, 
         stream = iter(dataset)
         begun.check(dataset, stream)
         next(islice(stream, offset, offset), None)  # skips so many
-        state = get_host_rng_state()
+        state = host_state()
     while True:
-        outside = get_host_rng_state()
-        set_host_rng_state(state)
+        outside = host_state()
+        set_host_state(state)
         items = list(islice(stream, size))
-        state = get_host_rng_state()
-        set_host_rng_state(outside)
+        state = host_state()
+        set_host_state(outside)
         if not items:
             return
         yield items
