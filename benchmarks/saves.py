@@ -35,7 +35,14 @@ from pages import write_between
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from core import Runtime
-from core.checkpoints import AsyncCheckpointIO, CheckpointIO, ShardedCheckpointIO, TorchCheckpointIO, latest
+from core.checkpoints import (
+    AsyncCheckpointIO,
+    CheckpointIO,
+    SafetensorsCheckpointIO,
+    ShardedCheckpointIO,
+    TorchCheckpointIO,
+    latest,
+)
 from core.checkpoints.directories import set_number
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -81,6 +88,22 @@ def with_dcp(state: dict[str, Any], path: Path) -> Callable[[], object]:
         dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     future: Any = async_save(state, checkpoint_id=path)
     return lambda: future.result()
+
+
+def with_dcp_at_once(state: dict[str, Any], path: Path) -> Callable[[], object]:
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    save(state, checkpoint_id=path, no_dist=True)
+    return lambda: None
+
+
+def with_safetensors(state: dict[str, Any], path: Path) -> Callable[[], object]:
+    from safetensors.torch import save_file
+
+    save_file(state["state_dict"], path)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return lambda: None
 
 
 def with_lightning(state: dict[str, Any], path: Path) -> Callable[[], object]:
@@ -193,8 +216,12 @@ def against_torch(megabytes: int, rounds: int, folder: Path) -> list[str]:
     names = {
         "torch.save, synced": with_torch,
         "save, `'torch'`": with_io(IO),
+        "torch's DCP `save`, synced by itself": with_dcp_at_once,
         "save, `'sharded'`": with_io(ShardedCheckpointIO()),
     }
+    if importlib.util.find_spec("safetensors") is not None:
+        in_format = with_io(SafetensorsCheckpointIO())
+        names |= {"safetensors' `save_file`, synced": with_safetensors, "save, `'safetensors'`": in_format}
     rows = _rows(saves(names, megabytes, rounds, folder))
     with_torch(state_of(megabytes), folder / "theirs")
     IO.save_checkpoint(state_of(megabytes), path)
