@@ -37,6 +37,17 @@ def plots() -> Iterator[tuple[str, Picture]]:
         "slow-network",
         bars("A step on four machines, 100 Mbit/s, 42 MB of parameters", "seconds, median", ("",), rows),
     )
+    grown: dict[str, list[float | None]] = {}
+    for n, _, _, _, asked, *_ in table(ROOT / "docs" / "scale.md", "requests"):
+        grown.setdefault(f"{n} ranks", []).append(number(asked.replace(",", "")))
+    phases = ("start", "notes", "teardown")
+    yield "requests", bars("Asked of the store by all ranks together", "requests", phases, list(grown.items()))
+    rows = [
+        (f"{row[0]} checkpoints", [number(row[3]), number(row[4])])
+        for row in table(ROOT / "docs" / "performance.md", "saves")
+        if len(row) == 5 and row[0][0].isdigit()
+    ]
+    yield "many-checkpoints", bars("In a folder with many checkpoints", "milliseconds", ("latest", "save"), rows)
 
 
 def table(page: Path, name: str) -> list[list[str]]:
