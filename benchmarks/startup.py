@@ -1,6 +1,7 @@
 """Measures how long a script takes to start: the import, the first step on one process, the whole script on several.
 
     python benchmarks/startup.py
+    python benchmarks/startup.py --rounds 5 --write     # also writes the table to docs/performance.md
     python benchmarks/startup.py --rounds 5 --processes 8 --only "by hand" Runtime "torch-hal run"
 
 Each run is a new process, and the front ends take turns, round after round; the table has the medians. Python has
@@ -19,8 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
+
+import torch
+from pages import write_between
+
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 SCRIPT = Path(__file__).with_name("startup_script.py")
 SCRIPTS = {"torch-hal run": "Runtime"}
@@ -79,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each (default: 3)")
     parser.add_argument("--only", nargs="+", default=NAMES, metavar="NAME", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="of the last columns (default: 2)")
+    parser.add_argument("--write", action="store_true", help="write the table to docs/performance.md")
     options = parser.parse_args(arguments)
     names = [name for name in options.only if importlib.util.find_spec(NEEDS.get(name, "torch")) is not None]
     columns = [column.format(options.processes) for column in COLUMNS]
@@ -99,6 +107,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{name:<14}" + "".join(f"{statistics.median(values):14.2f}" for values in zip(*rows, strict=True)))
     for name in dict.fromkeys(aborted):
         print(f"{name}: {aborted.count(name)} run(s) aborted at their end, and were repeated")
+    if options.write:
+        write_between(PAGE, "startup", table(figures, options.processes, options.rounds))
+
+
+def table(figures: Mapping[str, list[list[float]]], processes: int, rounds: int) -> str:
+    """The medians as Markdown."""
+    where = f"{os.cpu_count()} cores, torch {torch.__version__}, {date.today().isoformat()}"
+    lines = [
+        f"Seconds on {where}, medians of {rounds} runs:",
+        "",
+        f"| | first step | whole script | of processors | whole, {processes} processes | of processors |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, rows in figures.items():
+        medians = [f"{statistics.median(values):.2f}" for values in zip(*rows, strict=True)][1:]
+        lines.append(f"| {name} | {' | '.join([*medians, *[''] * (5 - len(medians))])} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -177,7 +177,8 @@ class HorovodStrategy(ParallelStrategy):
                 ranks than its launcher.
         """
         hvd, environment = import_horovod(), self.cluster_environment
-        if HorovodStrategy._stopped and environment.world_size > 1 and not environment.uses_mpi:
+        meets_by_gloo = isinstance(environment, HorovodEnvironment) and not environment.uses_mpi
+        if HorovodStrategy._stopped and meets_by_gloo and environment.world_size > 1:
             raise LaunchError(
                 f"strategy={self.name!r}: a run before this one failed in this process, and stopped Horovod so that no "
                 "process waits for this one. Horovod over gloo does not start again reliably: its launcher may still "
