@@ -41,11 +41,12 @@ def test_a_signal_to_a_fit(kind: str, target: str, moment: str, tmp_path: Path) 
     ids=["torchrun", "torch-hal run"],
 )
 def test_a_process_that_another_one_waits_for_is_killed(launcher: list[str], where: str, tmp_path: Path) -> None:
-    """In a save, or for its answer to a signal: all are gone soon, not when the agent kills it after 30 seconds."""
+    """In a save, or for its answer to a signal: the other one ends by itself; torchrun would kill it after 30 seconds."""
     process = start(tmp_path, *launcher, str(SCRIPT.with_name("left_alone.py")), where)
     code, are_all_gone = wait_until_gone(process, tmp_path)
-    ended = time.monotonic()
-    died = re.findall(r"dying at ([\d.]+)", (tmp_path / "output").read_text())
     assert are_all_gone
-    assert code == (1 if "torch.distributed.run" in launcher else 137)
-    assert ended - float(died[0]) < 20, (tmp_path / "error").read_text()
+    if "torch.distributed.run" in launcher:
+        assert code == 1
+        assert re.search(r"rank +: 1 .*\n.*exitcode +: 1 ", (tmp_path / "error").read_text())
+    else:
+        assert code == 137
