@@ -96,6 +96,26 @@ def test_the_content_of_a_module_is_in_these_attributes() -> None:
     assert [name for name, _ in other.named_buffers()] == [name for name, _ in whole.named_buffers()]
 
 
+def test_what_a_module_may_keep_of_a_state_is_copied() -> None:
+    """Torch's own modules copy what they load; others may keep it, as may a hook."""
+
+    class Keeps(nn.Linear):
+        def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+            self.weight.data = state[f"{prefix}weight"]
+
+    hooked, shared = nn.Linear(1, 1), Keeps(1, 1)
+    hooked.register_load_state_dict_pre_hook(lambda *_: None)  # type: ignore[no-untyped-call]
+    module = nn.ModuleList([nn.BatchNorm1d(1), nn.LazyBatchNorm1d(), hooked, shared, nn.Sequential(shared)])
+    state = module.state_dict()
+    given = torch_private.copied_where_kept(module, state)
+    copied = {name for name in state if given[name] is not state[name]}
+    assert {name[0] for name in copied} == {"1", "2", "3", "4"}
+    assert "1.weight" not in copied  # it has no content yet
+    assert all(callable(getattr(nn.Module, name)) for name in torch_private.MODULE_LOADS)
+    assert vars(given) == vars(state)  # the versions of the classes
+    assert torch_private.copied_where_kept(module[0], state) is state
+
+
 def test_a_module_without_its_constructor_is_noticed() -> None:
     """torch itself fails later, with another message for each use."""
     module = nn.Linear.__new__(nn.Linear)

@@ -270,6 +270,26 @@ class PreparedCombined:
         self._set_up()  # what was taken before, as in the sanity check, is no part of the position
 
 
+def step_back(loader: Any, state: dict[str, Any], taken: int) -> None:
+    """Change ``state`` of a prepared loader: the pass goes on after its first ``taken`` batches, not after later ones.
+
+    Args:
+        loader: The loader, or several as one.
+        state: Its state in any process, at most one batch later.
+        taken: The number of batches.
+    """
+    if not isinstance(loader, PreparedCombined):
+        ahead = state["batches"] - taken
+        if ahead > 0:
+            state |= {"batches": taken, "offset": state["offset"] - ahead * state["units"], "loader": None}
+    elif state["taken"] > taken:
+        state["taken"] = taken
+        parts = zip(loader.flattened, state["loaders"], state["ended"], strict=True)
+        read = [(part, own) for part, own, has_ended in parts if not has_ended]
+        for part, own in read[:1] if loader.mode == "sequential" else read:
+            step_back(part, own, own["batches"] - 1)
+
+
 def is_collection(loader: Any) -> bool:
     """Whether ``loader`` is a dict of loaders, or a list or tuple with a ``DataLoader`` somewhere in it."""
     return isinstance(loader, Mapping) or (isinstance(loader, list | tuple) and _has_loader(loader))

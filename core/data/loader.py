@@ -114,8 +114,7 @@ class PreparedLoader(DataLoader[Any]):
         start = Start(epoch)
         if pending is not None:
             kept = {name: pending[name] for name in ("offset", "batches", "rng", "generators", "memory", "first")}
-            is_same_world = pending["shards"] == self._share.shards
-            start = Start(epoch, **kept, is_same_world=is_same_world, inner=pending["loader"])
+            start = Start(epoch, **kept, is_same_world=pending["shards"] == self._share.shards, inner=pending["loader"])
         if self._skip > start.batches:
             start.batches, start.offset, start.inner = self._skip, self._skip * self.units, None
         return start
@@ -234,6 +233,7 @@ class PreparedLoader(DataLoader[Any]):
             return {**progress.pending, **now}
         state: dict[str, Any] = {
             "epoch": progress.epoch,
+            "begun": False,
             "offset": 0,
             "batches": 0,
             "shards": self._share.shards,
@@ -253,6 +253,7 @@ class PreparedLoader(DataLoader[Any]):
             start = running.start
             state |= {
                 "epoch": start.epoch,
+                "begun": True,
                 "offset": start.offset + running.taken * self.units,
                 "batches": start.batches + running.taken,
                 "rng": running.rng,
@@ -286,7 +287,7 @@ class PreparedLoader(DataLoader[Any]):
                 "Give it a loader like the one it was taken from."
             )
         shards = self._share.shards
-        is_inside = state["offset"] > 0 and not (self.is_evaluation and state["left"])
+        is_inside = state["begun"] and not (self.is_evaluation and state["left"])
         if is_inside and state["shards"] != shards and not reshard:
             raise CheckpointError(
                 f"position in the data: taken within an epoch on {state['shards']} process(es), and this run has "
@@ -299,7 +300,7 @@ class PreparedLoader(DataLoader[Any]):
         self._reading.remember(state["memory_now"])
         if state["order"] is not None:
             self._seeds = PassSeeds(state["order"])
-        progress.epoch = state["epoch"] + int(state["offset"] > 0 and not is_inside)
+        progress.epoch = state["epoch"] + int(state["begun"] and not is_inside)
         progress.running, progress.pending, progress.is_told = None, dict(state) if is_inside else None, False
 
 
@@ -307,8 +308,7 @@ class _Progress:
     """Which passes there were; shared with the loaders that :func:`skip_first_batches` makes."""
 
     def __init__(self, epochs: Epochs) -> None:
-        self.epochs = epochs
-        self.epoch, self.is_told = 0, False  # the number of the next pass, and whether the data knows it
+        self.epochs, self.epoch, self.is_told = epochs, 0, False  # the next pass, and whether the data knows it
         self.running: _Pass | None = None
         self.pending: dict[str, Any] | None = None
         """A position that was loaded, and from which the next pass starts."""

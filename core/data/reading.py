@@ -143,7 +143,7 @@ class MapReading(Reading):
     def begin(self, start: Start, seeds: PassSeeds | None) -> Iterator[Any]:
         """The batches of a pass, the first ones skipped by index."""
         own, sampler = self.own, self.sampler
-        resumes = start.offset > 0
+        resumes = start.offset > 0 or start.generators is not None
         if seeds is None and self._has_own_order and not resumes and own.num_workers == 0 and sampler.kept is None:
             sampler.real = {}
             plain: Iterator[Any] = self.workers.iterate(own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from typing import Any, TypeVar
 
 import attrs
@@ -202,14 +202,16 @@ class ShardedSampler(Sampler[Any]):
 
     def _pass(self, offset: int, order_seed: int | None, primes: bool) -> Iterator[Any]:
         self.has_begun = True
-        stream = iter(self._draw(order_seed))
+        stream: Iterator[Any] = iter(self._draw(order_seed))
         first: list[Any] = []
         self.head = []
         if offset:
             first = self.head = list(islice(stream, min(self.units, offset)))
             next(islice(stream, offset - len(first), offset - len(first)), None)  # skips so many
         if primes:  # not after the next element is drawn: a sampler may draw again at its end
+            drawn = [] if offset else list(islice(stream, 1))  # the first one draws the order
             yield None
+            stream = chain(drawn, stream)
         deal = self._deal_items if self.batch_size is not None else self._deal_whole
         number = 0
         while elements := list(islice(stream, self.units)):

@@ -22,6 +22,7 @@ from ..environments.base import ClusterEnvironment
 from ..errors import ConfigurationError, CoreError
 from ..precisions.base import Precision, check_applied, keep_state_dtype
 from ..registration import REGISTRIES
+from ..utilities.torch_private import copied_where_kept
 from ..utilities.user_modules import import_all
 from .calls import call_site, differing_facts
 from .inputs import AllArguments, ProcessPlan, StrategyParts, TrainerView, keyword_parameters, requested_parts
@@ -452,7 +453,7 @@ class Strategy(StepMethods, TrainerView, ABC):
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
         """Load what :meth:`module_state` returned."""
-        module.load_state_dict(state)
+        module.load_state_dict(copied_where_kept(module, state))
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The state of ``optimizer``."""

@@ -17,9 +17,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data._utils import worker as loader_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter as DataLoaderIterator
+
+from .nested import map_tensors, with_parts
 
 if TYPE_CHECKING:  # torch.distributed has these classes too, without types
     from torch._C._distributed_c10d import GradBucket, PrefixStore, Store, TCPStore
@@ -33,6 +36,7 @@ T = TypeVar("T")
 __all__ = [
     "LIBUV_TAKES_SOCKETS",
     "MODULE_CONTENT",
+    "MODULE_LOADS",
     "PATH_OF_LAYOUT",
     "BatchNorm",
     "DataLoaderIterator",
@@ -47,6 +51,7 @@ __all__ = [
     "clone_of_store",
     "data_iterator",
     "compiled_call",
+    "copied_where_kept",
     "count_scheduler_call",
     "device_of_objects",
     "device_type_names",
@@ -106,6 +111,8 @@ def load_in_this_process(tensors: Mapping[str, Tensor], **reading: Any) -> None:
 
 MODULE_CONTENT = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 """Attributes in which a module keeps its content, so that another module can share it."""
+MODULE_LOADS = ("load_state_dict", "_load_from_state_dict")
+"""The methods of a module and of its submodules that load a ``state_dict``."""
 
 
 def is_initialized(module: nn.Module) -> bool:
@@ -211,6 +218,25 @@ def left_out_by_ddp(module: nn.Module) -> Sequence[str]:
     """Names of parameters and buffers that DistributedDataParallel was told not to synchronize."""
     names: Sequence[str] = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
     return names
+
+
+def copied_where_kept(module: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``state`` with copies of the tensors that ``module`` may keep when it loads them; torch's modules copy theirs."""
+    plain = {"torch", __name__.partition(".")[0]}
+
+    def copied(tensor: Tensor) -> Tensor:
+        return tensor if is_lazy(tensor) else tensor.clone()
+
+    def may_keep(part: nn.Module) -> bool:
+        part = getattr(part.load_state_dict, "__self__", part)  # of an adapter, the user's module
+        loads = [getattr(part, name) for name in (*MODULE_LOADS, "set_extra_state")]
+        packages = {str(getattr(load, "__module__", "")).partition(".")[0] for load in loads}
+        return bool(packages - plain or part._load_state_dict_pre_hooks)
+
+    named = module.named_modules(remove_duplicate=False)
+    prefixes = tuple(f"{name}." if name else "" for name, part in named if may_keep(part))
+    kept = {name: map_tensors(copied, each) for name, each in state.items() if name.startswith(prefixes)}
+    return with_parts(state, kept) if kept else state
 
 
 def hooks_after_accumulation(parameter: Tensor) -> list[Callable[..., Any]]:

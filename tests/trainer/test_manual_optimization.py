@@ -477,3 +477,16 @@ def test_an_optimizer_of_another_fit() -> None:
     """Is none of this one's."""
     with pytest.raises(CoreError, match="not an optimizer of this fit"):
         quiet(max_epochs=1).fit(Foreign(), loader())
+
+
+class Stopped(GAN):
+    def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+
+def test_no_optimizer_stays_toggled_after_an_interruption() -> None:
+    """All parameters can be trained again."""
+    module = Stopped()
+    with pytest.raises(KeyboardInterrupt):
+        quiet(max_epochs=1).fit(module, real_rows(2))
+    assert all(parameter.requires_grad for parameter in module.parameters())

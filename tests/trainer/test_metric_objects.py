@@ -187,12 +187,14 @@ class Formed(nn.Module):
         return self.total.sum() + torch.cat(self.rows).sum()
 
 
-def test_a_process_without_batches_has_states_of_the_same_form() -> None:
-    """Else the exchange of torchmetrics would end the processes."""
+@pytest.mark.parametrize("logs", [False, True])
+def test_a_process_without_updates_has_states_of_the_same_form(logs: bool) -> None:
+    """Else the exchange of torchmetrics would end the processes; it may have logged the object all the same."""
     owner, other = nn.Module(), Formed()
     owner.metric = Formed()
     other.update(torch.ones(3, 2, dtype=torch.float16))
-    facts = [{}, {"value": ("metric", forms_of(other))}]
+    own = {"value": ("metric", forms_of(owner.metric))} if logs else {}
+    facts = [own, {"value": ("metric", forms_of(other))}]
     assert combine_objects(facts, owner) == {"value": 0.0}
     assert not owner.metric.rows, "it was reset"
     owner.metric.update(torch.ones(3, 2, dtype=torch.float16))

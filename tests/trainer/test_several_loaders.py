@@ -15,7 +15,7 @@ from core.data import CombinedLoader
 from core.errors import ConfigurationError
 
 from .regression import Regression, assert_same, dataset, loader, quiet
-from .test_resume import Drawing, seed_all
+from .test_resume import Drawing, seed_all, seeded_generator
 
 
 def short() -> DataLoader[Any]:
@@ -138,6 +138,34 @@ def test_a_run_within_an_epoch_resumes_exactly(mode: Any, at: int, tmp_path: Pat
         return module
 
     assert_same(run(1, None), run(2, tmp_path / "c"))
+
+
+@pytest.mark.parametrize("mode", ["own generator", None, "min_size", "max_size_cycle", "max_size", "sequential"])
+def test_a_checkpoint_before_a_batch_has_all_that_was_not_trained_on(mode: Any, tmp_path: Path) -> None:
+    """Bit for bit, also before the first batch of an epoch; of one loader or of several."""
+
+    class Save(Callback):
+        batches = 0
+
+        def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+            self.batches += 1
+            if trainer.run.given_ckpt_path is None:
+                trainer.save_checkpoint(tmp_path / str(self.batches))
+
+    def run(seed: int, path: Path | None) -> tuple[Any, int]:
+        seed_all(seed)
+        several = mode not in (None, "own generator")
+        first, saver = loader(shuffle=True, generator=seeded_generator() if mode == "own generator" else None), Save()
+        module = Both() if several and mode != "sequential" else Drawing()
+        loaders = CombinedLoader({"one": first, "other": short()}, mode) if several else first
+        quiet(max_epochs=2, callbacks=saver).fit(module, loaders, ckpt_path=path)
+        return module, saver.batches
+
+    expected, batches = run(1, None)
+    for at in (1, 2, batches // 2 + 1, batches):
+        found, trained = run(2, tmp_path / str(at))
+        assert trained == batches - at + 1, at
+        assert_same(found, expected)
 
 
 class Several(Regression):

@@ -21,6 +21,7 @@ from ...callbacks.checkpoint.paths import newest_checkpoint, run_folders
 from ...checkpoints import read_manifest
 from ...checkpoints.agreement import decide_on_rank_zero
 from ...checkpoints.foreign import LIGHTNING, is_foreign, is_lightnings, load_any, weights_for
+from ...data.combined import step_back
 from ...data.rank_comparison import facts_of_state
 from ...errors import CheckpointError, nearest, quoted
 from ...runtime.checkpoint.process_state import (
@@ -140,11 +141,8 @@ class FitState:
         """Within a step, the position in the data is before its batch, which has not been trained on yet."""
         progress = self.context.progress
         for state in processes.by_rank:
-            position = state["loaders"][0] if state is not None and progress.phase == "batches" else {}
-            ahead = position.get("batches", 0) - progress.batch
-            if ahead > 0 and position.get("loader") is None:
-                position["batches"] -= ahead
-                position["offset"] -= ahead * position["units"]
+            if state is not None and progress.phase == "batches":
+                step_back(self.loaders[0], state["loaders"][0], progress.batch)
 
     def training_state(self) -> dict[str, Any]:
         """What training needs, and evaluation does not, that is the same in all processes."""

@@ -227,6 +227,7 @@ def fit(trainer: Trainer, context: RunContext, ckpt_path: str | None, source: Da
             loop.signals = signals
             loop.run()
     finally:
+        loop.controls.restore()
         trainer.run.received_sigterm = signals.has_received("SIGTERM")
 
 

@@ -199,13 +199,10 @@ def combine_objects(by_shard: Sequence[Mapping[str, tuple[str, dict[str, Any]]]]
         by_shard: For each process, by name: the attribute of ``owner`` that the object is, and :func:`forms_of` it.
         owner: The module.
     """
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
-    for objects in by_shard:
-        for name, facts in objects.items():
-            found.setdefault(name, facts)
-    metrics = {name: find_attribute(owner, attribute) for name, (attribute, _) in found.items()}
-    for name, metric in metrics.items():
-        _take_form(metric, found[name][1])
+    everything = [(name, *facts) for objects in by_shard for name, facts in objects.items()]
+    metrics = {name: find_attribute(owner, attribute) for name, attribute, _ in everything}
+    for name, _, forms in everything:
+        _take_form(metrics[name], forms)
     values = {name: torch.as_tensor(_as_scalar(name, item.compute())).cpu().double() for name, item in metrics.items()}
     for metric in metrics.values():  # when all are computed: one object may have several names
         metric.reset()

@@ -24,6 +24,7 @@ from ...loggers.values import inference
 from ...runtime.checkpoint.process_state import load_errors
 from ...runtime.checks import used_by_with
 from ...utilities.nested import map_tensors
+from ...utilities.torch_private import copied_where_kept
 from ..member_checks import refuse_assignments
 from .datamodule import DataHooks
 from .hooks import ModuleHooks, overridden
@@ -410,7 +411,7 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
             )
         with load_errors("state_dict", path):
             adapt = weights_for if is_foreign(checkpoint) else compiled_alike
-            state = adapt(module, checkpoint["state_dict"])
+            state = copied_where_kept(module, adapt(module, checkpoint["state_dict"]))
             module.load_state_dict(state, strict=module.strict_loading if strict is None else strict)
         device = next((tensor.device for tensor in state.values() if isinstance(tensor, torch.Tensor)), None)
         return module if device is None else module.to(device)

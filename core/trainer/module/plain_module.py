@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import nn
 
 from ...errors import ConfigurationError, WrongTypeError
 from ...hints.remedies import change_import
-from ...utilities.torch_private import MODULE_CONTENT, uncompiled
+from ...utilities.torch_private import MODULE_CONTENT, MODULE_LOADS, uncompiled
 from .datamodule import DataHooks
 from .hooks import ModuleHooks
 from .module import CUSTOM_STEP, Module
@@ -61,17 +60,6 @@ class PlainModule(Module):
     def _apply(self, fn: Any, recurse: bool = True) -> PlainModule:
         self.user_module._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The state of ``user_module``."""
-        return self.user_module.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Load the state of ``user_module``."""
-        return self.user_module.load_state_dict(state_dict, *args, **kwargs)
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        self.user_module._load_from_state_dict(*args)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -142,7 +130,7 @@ def _adapted(user_module: Any) -> Any:
 def _delegates(kind: type[nn.Module]) -> dict[str, Any]:
     """What a class for ``kind`` reads from the user's object: every method of a Module's that ``kind`` defines."""
     names = [name for base in (ModuleHooks, DataHooks) for name in vars(base) if not name.startswith("_")]
-    names += [*STEPS, *CONFIGURED, *CUSTOM_STEP]
+    names += [*STEPS, *CONFIGURED, *CUSTOM_STEP, "state_dict", *MODULE_LOADS]
     found: dict[str, Any] = {name: _OfUser(name) for name in names if hasattr(kind, name)}
     found |= {name: _OfUser(name) for name in EXTRA_STATE if getattr(kind, name) is not getattr(nn.Module, name)}
     if kind.forward is not nn.Module.forward:

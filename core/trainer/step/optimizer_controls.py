@@ -205,7 +205,7 @@ class Controls:
         """See :meth:`core.Module.toggle_optimizer`."""
         index = self._index_of(optimizer, "toggle_optimizer")
         chosen = self._plain[index]
-        self._restore()
+        self.restore()
         self._toggled = index
         own = {id(parameter) for parameter in _parameters(chosen)}
         for other in self._plain:
@@ -217,13 +217,14 @@ class Controls:
     def untoggle(self, optimizer: Optimizer) -> None:
         """See :meth:`core.Module.untoggle_optimizer`."""
         self._index_of(optimizer, "untoggle_optimizer")
-        self._restore()
+        self.restore()
 
     def requires_grad(self, parameter: nn.Parameter) -> bool:
         """Whether ``parameter`` requires gradients when no optimizer is toggled."""
         return self._required.get(id(parameter), (parameter, parameter.requires_grad))[1]
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Let no optimizer be toggled."""
         for parameter, required in self._required.values():
             parameter.requires_grad = required
         self._required.clear()

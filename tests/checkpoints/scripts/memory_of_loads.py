@@ -45,12 +45,38 @@ class Keeps(torch.optim.Adam):
 Keeps.__name__ = "Adam"  # a checkpoint of another optimizer is an error
 
 
+class Counter(nn.Module):
+    """Keeps what it is given in place of copying it, in all ways that torch has."""
+
+    kept: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.ones(50_000))
+        self.seen = torch.ones(50_000)
+        self.register_load_state_dict_pre_hook(self.keep)  # type: ignore[no-untyped-call]
+
+    def keep(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        self.kept = state[f"{prefix}count"]
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state, prefix, *rest)
+        self.count = state[f"{prefix}count"]
+
+    def get_extra_state(self) -> Any:
+        return {"seen": self.seen}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.seen = state["seen"]
+
+
 class Layers(Module):
     optimizer_class: type[torch.optim.Adam] = torch.optim.Adam
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(*[nn.Linear(SIZE, SIZE, bias=False) for _ in range(LAYERS)])
+        self.counter = Counter()
         self.register_load_state_dict_post_hook(note)  # type: ignore[no-untyped-call]
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
