@@ -286,6 +286,15 @@ class ProcessStates:
                 )
         return cls(strategy, meeting.gather(own_state(strategy, loaders, is_open, **more), to_all))
 
+    def give_back(self, first: int) -> None:
+        """Set the position in the first loader before batch ``first``, unless the loader has its own state."""
+        for state in self.by_rank:
+            position = {} if state is None else state["loaders"][0]
+            ahead = position.get("batches", 0) - first
+            if ahead > 0 and position.get("loader") is None:
+                position["batches"] -= ahead
+                position["offset"] -= ahead * position["units"]
+
     @classmethod
     def read(cls, saved: list[dict[str, Any] | None], strategy: Strategy, path: Any, reshard: bool) -> ProcessStates:
         """The states in a checkpoint.

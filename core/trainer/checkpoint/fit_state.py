@@ -58,6 +58,8 @@ logger = logging.getLogger(__name__)
 PARTS = ("progress", "state_dict", "optimizer_states", "lr_schedulers", "callbacks", "metrics", "processes")
 """The parts of a Trainer's checkpoint that a resumed fit needs."""
 
+REPEATED = "%r: within batch %d: a resumed run repeats it, and may add its gradients again. Save in on_train_batch_end"
+
 KEYS_OF_LIGHTNING = "2.0.0"
 """The version of Lightning that the keys ``state_dict``, ``optimizer_states``, ``lr_schedulers`` and so on follow."""
 
@@ -98,6 +100,10 @@ class FitState:
             logger.warning(ABSENT, "save_checkpoint", f"{strategy.global_rank} (too late)")
             return
         checkpoint = fit_facts(context) | hyperparameters_of(context.module, context.datamodule)
+        can_repeat = self.loaders[0].state_dict().get("loader") is None  # one with its own state gives no batches back
+        first = progress.first_to_repeat(context.settings.accumulate_grad_batches) if can_repeat else progress.batch
+        if first < progress.batch:
+            checkpoint["progress"] |= {"batch": first, "validated": min(progress.validated, first)}
         if not weights_only:
             checkpoint |= self.training_state()
         checkpoint["state_dict"] = strategy.module_state(context.module)
@@ -105,12 +111,17 @@ class FitState:
             hook(checkpoint)
         if not weights_only:  # after the hooks, which may draw random numbers
             own = {**self._own(), "callbacks": _differing(meeting, checkpoint["callbacks"])}
-            is_open = progress.is_accumulating or (self.controls is not None and self.controls.has_open_gradients)
+            is_open = progress.is_accumulating and first == progress.batch
+            if self.controls is not None and self.controls.has_open_gradients:
+                is_open = True
+                if progress.computed == progress.batch:
+                    logger.warning(REPEATED, os.fspath(path), progress.batch)
             if is_open:
                 own["open"] = open_state([(context.module, self.model)], strategy)
                 own["has_unreduced"] = self.controls is not None and self.controls.has_unreduced
             processes = ProcessStates.gather(meeting, strategy, self.loaders, is_open, **own)
-            self._give_back(processes)
+            if progress.phase == "batches":
+                processes.give_back(first)
             checkpoint["processes"] = processes.by_rank
         meeting.save(lambda: checkpoint, path, storage_options)
         if strategy.is_global_zero:
@@ -135,16 +146,6 @@ class FitState:
             "evaluating": parts_in_evaluation(context.module) if context.evaluating is None else context.evaluating,
             "buffers": own_buffers(context.runtime.strategy, context.module),
         }
-
-    def _give_back(self, processes: ProcessStates) -> None:
-        """Within a step, the position in the data is before its batch, which has not been trained on yet."""
-        progress = self.context.progress
-        for state in processes.by_rank:
-            position = state["loaders"][0] if state is not None and progress.phase == "batches" else {}
-            ahead = position.get("batches", 0) - progress.batch
-            if ahead > 0 and position.get("loader") is None:
-                position["batches"] -= ahead
-                position["offset"] -= ahead * position["units"]
 
     def training_state(self) -> dict[str, Any]:
         """What training needs, and evaluation does not, that is the same in all processes."""
