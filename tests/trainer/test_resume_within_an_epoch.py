@@ -360,3 +360,18 @@ def test_a_checkpoint_of_a_step_that_is_not_over(hook: str, at: int, processes: 
         seed_all(1)
         run(None, *callbacks)
         assert_same(run(tmp_path / name, Within()), whole)
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_before_optimizer_step"])
+def test_a_rest_of_an_accumulation_without_a_loss(hook: str, tmp_path: Path) -> None:
+    """The optimizer steps with the gradients that the first run has accumulated; a hook makes it another code path."""
+
+    class Skips(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return None if batch_idx in (2, 3) else super().training_step(batch, batch_idx)
+
+    setattr(Skips, hook, lambda self, *args: None)
+    whole, resumed = Skips(), Skips()
+    quiet(max_epochs=1, accumulate_grad_batches=4, callbacks=SaveAt(tmp_path / "c", 2)).fit(whole, loader())
+    quiet(max_epochs=1, accumulate_grad_batches=4).fit(resumed, loader(), ckpt_path=tmp_path / "c")
+    assert_same(resumed, whole)
