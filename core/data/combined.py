@@ -275,7 +275,7 @@ def step_back(loader: Any, state: dict[str, Any], taken: int) -> None:
 
     Args:
         loader: The loader, or several as one.
-        state: Its state in any process, at most one batch later.
+        state: Its state in any process; of several loaders, at most one batch later.
         taken: The number of batches.
     """
     if not isinstance(loader, PreparedCombined):

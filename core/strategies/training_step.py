@@ -110,7 +110,7 @@ def compose_training_step(
             if loss is not None:
                 backward(loss / accumulate if accumulate > 1 else loss)
                 has_gradients = True
-        if is_step_end and has_gradients:
+        if is_step_end and (has_gradients or holds_gradients(options.optimizer)):
             has_gradients = False
             if clip_value is not None:
                 clip_gradients(clip_value, options.clip_algorithm)
@@ -119,6 +119,11 @@ def compose_training_step(
         return loss
 
     return accumulating_step
+
+
+def holds_gradients(optimizer: Optimizer) -> bool:
+    """Whether ``optimizer`` has gradients, as of batches of an accumulation that an earlier run has begun."""
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
 
 
 def tensor_backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:

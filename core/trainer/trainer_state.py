@@ -59,7 +59,7 @@ STAGES: Mapping[str, Stage] = MappingProxyType(
 """By the name of the Trainer's method."""
 
 
-NOT_SAVED = ("is_accumulating", "should_stop", "all_stop", "has_ended")
+NOT_SAVED = ("is_accumulating", "computed", "should_stop", "all_stop", "has_ended")
 """The part of the position that is not in a checkpoint."""
 
 
@@ -92,6 +92,9 @@ class Progress:
     """The epoch in which that of validation was created."""
     is_accumulating: bool = False
     """Whether the newest batch's gradients wait for the optimizer's step."""
+    computed: int = -1
+    """The newest batch of the running epoch that has a loss, so that its gradients may be among those that wait; it is
+    :attr:`batch` within its step."""
     should_stop: bool = False
     """Whether this process asks to end ``fit``; several processes agree on it at steps that all of them know."""
     all_stop: bool = False
@@ -119,11 +122,21 @@ class Progress:
         """How many batches this process has trained on, in all epochs."""
         return self.batches_before + self.batch
 
+    def first_to_repeat(self, accumulate: int) -> int:
+        """The batch that a run begins with which is resumed from here.
+
+        Within a step that is its batch, which has not been trained on yet. If its gradients may be among those of
+        earlier batches that wait, it is the first of these.
+        """
+        repeats = self.is_accumulating and self.computed == self.batch
+        return self.batch - self.batch % accumulate if repeats else self.batch
+
     def reset(self) -> None:
         """Go back to the beginning."""
         self.epoch = self.batch = self.step = self.batches_before = self.train_loaded = self.val_loaded = 0
         self.skipped_steps, self.phase, self.validated = 0, "start", -1
         self.is_accumulating = self.should_stop = False
+        self.computed = -1
         self.all_stop = self.has_ended = False
 
     def start_batches(self) -> None:

@@ -185,3 +185,53 @@ def test_the_module_has_the_dtype_that_it_was_trained_in() -> None:
     for parameter in module.parameters():
         assert parameter.dtype is torch.float64
         assert not torch.equal(parameter, parameter.float().double())
+
+
+class PartlySaved(Regression):
+    """Its checkpoints have no backbone, and no count."""
+
+    count: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = torch.nn.BatchNorm1d(6, affine=False)
+        self.register_buffer("count", torch.zeros(()), persistent=False)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().state_dict(*args, **kwargs)
+        return {name: value for name, value in found.items() if not name.startswith("backbone")}
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.count += 1
+        return super().training_step([self.backbone(batch[0]), batch[1]], batch_idx)
+
+
+def test_what_a_state_dict_leaves_out_comes_back_from_the_processes() -> None:
+    """The module in the calling process is that of process 0, and not only what a checkpoint of it has."""
+    module: Any = PartlySaved()
+    before = module.network[0].weight.detach().clone()
+    trainer = quiet(max_epochs=2, strategy="ddp_fork", devices=2)
+    trainer.fit(module, loader(batch_size=10))
+    assert module.backbone.num_batches_tracked == module.count == trainer.global_step == 6
+    assert module.backbone.running_mean.any()
+    assert not torch.equal(module.network[0].weight, before)
+
+
+class LateHead(Regression):
+    """It gets a head in a hook that a subclass names."""
+
+    def add_head(self, *args: Any) -> None:
+        if not hasattr(self, "head"):
+            self.head = torch.nn.Linear(6, 1)
+
+    def forward(self, inputs: Any) -> Any:
+        return super().forward(inputs) + (self.head(inputs) if hasattr(self, "head") else 0)
+
+
+@pytest.mark.parametrize(("hook", "begins"), [("setup", False), ("on_train_end", True)])
+def test_parts_that_only_the_processes_have(hook: str, begins: bool) -> None:
+    """An error says where to create them; before the first step, if they are known then."""
+    module = type("Late", (LateHead,), {hook: LateHead.add_head})()
+    with pytest.raises(CoreError, match=r"(?s)in configure_model, which .*['\"]head\.bias") as caught:
+        quiet(max_epochs=1, strategy="ddp_fork", devices=2).fit(module, loader())
+    assert isinstance(caught.value, ConfigurationError) is begins  # an error in a process is a LaunchError

@@ -18,7 +18,7 @@ from core.callbacks import EMAWeightAveraging, OnExceptionCheckpoint
 from core.data import CombinedLoader
 from core.loggers import CSVLogger
 
-from .regression import assert_same, dataset, loader, quiet
+from .regression import Regression, assert_same, dataset, loader, quiet
 from .test_resume import Drawing, Noisy, Stateful, seed_all, seeded_generator
 
 CASES = int(os.environ.get("RESUME_CASES", "30"))
@@ -297,4 +297,81 @@ def test_a_hook_that_draws_when_it_saves(at: int, tmp_path: Path) -> None:
     quiet(max_epochs=2, callbacks=SaveAt(tmp_path / "c", at)).fit(whole, loader(shuffle=True))
     seed_all(4)
     quiet(max_epochs=2).fit(resumed, loader(shuffle=True), ckpt_path=tmp_path / "c")
+    assert_same(resumed, whole)
+
+
+class Within(Callback):
+    """Saves, or fails, within the step of a batch; without a hook it does neither."""
+
+    def __init__(self, hook: str = "", at: int = 0, path: Path | None = None) -> None:
+        self.at, self.now, self.path = at, -1, path
+        if hook:
+            setattr(self, hook, self.act)
+
+    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        self.now = batch_idx
+
+    def act(self, trainer: Trainer, module: Any, *rest: Any) -> None:
+        if self.now == self.at and trainer.current_epoch == 1:
+            if self.path is None:
+                raise RuntimeError("fails")
+            trainer.save_checkpoint(self.path)
+
+    def on_before_backward(self, trainer: Trainer, module: Any, loss: Any) -> None: ...
+
+    def on_after_backward(self, trainer: Trainer, module: Any) -> None: ...
+
+    def on_before_optimizer_step(self, trainer: Trainer, module: Any, optimizer: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("hook", "at", "processes"),
+    [
+        ("on_before_backward", 4, 1),
+        ("on_after_backward", 3, 1),
+        ("on_after_backward", 4, 2),
+        ("on_after_backward", 6, 1),
+        ("on_before_optimizer_step", 5, 1),
+    ],
+)
+def test_a_checkpoint_of_a_step_that_is_not_over(hook: str, at: int, processes: int, tmp_path: Path) -> None:
+    """The resumed run counts each batch once: an accumulation that has a part of this step's gradients begins again."""
+
+    def run(ckpt_path: Path | None, *callbacks: Any) -> Any:
+        strategy = "ddp_fork" if processes > 1 else "auto"
+        trainer = quiet(
+            max_epochs=2, accumulate_grad_batches=3, callbacks=list(callbacks), enable_checkpointing=None,
+            devices=processes, strategy=strategy,
+        )  # fmt: skip
+        module = Regression()
+        module.network[2] = torch.nn.Identity()  # random numbers that a step has drawn are drawn again
+        fails = any(isinstance(one, OnExceptionCheckpoint) for one in callbacks)
+        with pytest.raises(Exception, match="fails") if fails else nullcontext():
+            trainer.fit(module, loader(8 // processes, shuffle=True), ckpt_path=ckpt_path)
+        return module
+
+    seed_all(1)
+    whole = run(None)
+    cases: dict[str, list[Callback]] = {
+        "saved.ckpt": [Within(hook, at, tmp_path / "saved.ckpt")],
+        "on_exception.ckpt": [Within(hook, at), OnExceptionCheckpoint(tmp_path)],
+    }
+    for name, callbacks in cases.items():
+        seed_all(1)
+        run(None, *callbacks)
+        assert_same(run(tmp_path / name, Within()), whole)
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_before_optimizer_step"])
+def test_a_rest_of_an_accumulation_without_a_loss(hook: str, tmp_path: Path) -> None:
+    """The optimizer steps with the gradients that the first run has accumulated; a hook makes it another code path."""
+
+    class Skips(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return None if batch_idx in (2, 3) else super().training_step(batch, batch_idx)
+
+    setattr(Skips, hook, lambda self, *args: None)
+    whole, resumed = Skips(), Skips()
+    quiet(max_epochs=1, accumulate_grad_batches=4, callbacks=SaveAt(tmp_path / "c", 2)).fit(whole, loader())
+    quiet(max_epochs=1, accumulate_grad_batches=4).fit(resumed, loader(), ckpt_path=tmp_path / "c")
     assert_same(resumed, whole)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from torch import Tensor, nn
 
 from ...callbacks.base import Callback
-from ...errors import CheckpointError
+from ...errors import CheckpointError, ConfigurationError, quoted
 from ...strategies.base import Strategy
 from ...utilities.nested import map_tensors
+from ...utilities.torch_private import uncompiled_names
 from ..metrics.metric_log import MetricLog
 from ..module.hooks import Hooks
 from ..module.hparams import hyperparameters_of
@@ -23,6 +25,13 @@ from .fit_state import FitState, callback_states, fit_facts
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
+
+
+CHANGED = (
+    "module: it consists of other parts in the processes that the strategy has started than in the process that called "
+    "them, which could not take their weights over. Create all parts in __init__, or in configure_model, which every "
+    "process calls."
+)
 
 
 @attrs.define(kw_only=True)
@@ -101,6 +110,8 @@ class Results:
 
     returned: Any
     module_state: dict[str, Any]
+    left_out: dict[str, Tensor]
+    """Tensors of the module that its ``state_dict`` leaves out, such as those of a part that is not trained."""
     training_modes: list[bool]
     progress: Progress
     batch_counts: dict[str, list[float]]
@@ -112,9 +123,14 @@ class Results:
     @classmethod
     def of(cls, context: RunContext, returned: Any, finished: FinishedFit | None) -> Results:
         """In each process of the run: the results, with all tensors on the CPU."""
+        strategy = context.runtime.strategy
+        state = _on_host(dict(strategy.whole_module_state(context.module)))
+        own = _tensors(context.module) if strategy.is_global_zero else {}
+        rest = {name: one.data for name, one in own.items() if name not in state and type(one.data) is Tensor}
         return cls(
             returned=returned,
-            module_state=_on_host(dict(context.runtime.strategy.whole_module_state(context.module))),
+            module_state=state,
+            left_out=_on_host({name: data for name, data in rest.items() if not data.is_meta}),
             training_modes=[part.training for part in context.module.modules()],
             progress=context.progress,
             batch_counts=context.batch_counts,
@@ -127,14 +143,43 @@ class Results:
     def restore(self, module: Module, metric_log: MetricLog, callbacks: Sequence[Callback]) -> None:
         """In the process that started the run: put everything in the state that it has in process 0."""
         module.configure_model()
-        for name, tensor in chain(module.named_parameters(), module.named_buffers()):
+        own = _tensors(module)
+        for name, tensor in own.items():
             tensor.data = tensor.data.to(getattr(self.module_state.get(name), "dtype", tensor.dtype))  # the precision's
-        module.load_state_dict(self.module_state)
+        if self.left_out.keys().isdisjoint(nn.Module.state_dict(module)):
+            try:
+                module.load_state_dict(self.module_state)
+            except RuntimeError as error:
+                raise ConfigurationError(f"{CHANGED} In this process: {error}") from error
+        else:  # a state_dict of the user's own
+            nn.Module.load_state_dict(module, self.module_state, strict=False)
+        for name in own.keys() & self.left_out.keys():
+            own[name].data = self.left_out[name].to(own[name].device)
         for part, training in zip(module.modules(), self.training_modes, strict=True):
             part.training = training
         metric_log.load_state_dict(self.metrics)
         for callback, state in zip(callbacks, self.callback_states, strict=True):
             callback.load_state_dict(state)
+
+
+def check_same(module: Module, names: Collection[str]) -> None:
+    """Check, in a process of a run, that hooks have added no weights that the process that started it does not have.
+
+    Args:
+        module: After the hooks.
+        names: Those of the module's state before.
+
+    Raises:
+        ConfigurationError: They have.
+    """
+    added = nn.Module.state_dict(module).keys() - names
+    if added:
+        raise ConfigurationError(f"{CHANGED} Added: {quoted(sorted(added)[:5])}")
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers, also those that are not persistent."""
+    return uncompiled_names(dict(chain(module.named_parameters(), module.named_buffers())))
 
 
 def _on_host(data: Any) -> Any:

@@ -59,6 +59,8 @@ logger = logging.getLogger(__name__)
 PARTS = ("progress", "state_dict", "optimizer_states", "lr_schedulers", "callbacks", "metrics", "processes")
 """The parts of a Trainer's checkpoint that a resumed fit needs."""
 
+REPEATED = "%r: within batch %d: a resumed run repeats it, and may add its gradients again. Save in on_train_batch_end"
+
 KEYS_OF_LIGHTNING = "2.0.0"
 """The version of Lightning that the keys ``state_dict``, ``optimizer_states``, ``lr_schedulers`` and so on follow."""
 
@@ -99,6 +101,11 @@ class FitState:
             logger.warning(ABSENT, "save_checkpoint", f"{strategy.global_rank} (too late)")
             return
         checkpoint = fit_facts(context) | hyperparameters_of(context.module, context.datamodule)
+        # Several loaders as one, and one with its own state, go back by one batch only.
+        can_repeat = self.loaders[0].state_dict().get("loader", self) is None
+        first = progress.first_to_repeat(context.settings.accumulate_grad_batches) if can_repeat else progress.batch
+        if first < progress.batch:
+            checkpoint["progress"] |= {"batch": first, "validated": min(progress.validated, first)}
         if not weights_only:
             checkpoint |= self.training_state()
         checkpoint["state_dict"] = strategy.module_state(context.module)
@@ -106,12 +113,18 @@ class FitState:
             hook(checkpoint)
         if not weights_only:  # after the hooks, which may draw random numbers
             own = {**self._own(), "callbacks": _differing(meeting, checkpoint["callbacks"])}
-            is_open = progress.is_accumulating or (self.controls is not None and self.controls.has_open_gradients)
+            is_open = progress.is_accumulating and first == progress.batch
+            if self.controls is not None and self.controls.has_open_gradients:
+                is_open = True
+                if progress.computed == progress.batch:
+                    logger.warning(REPEATED, os.fspath(path), progress.batch)
             if is_open:
                 own["open"] = open_state([(context.module, self.model)], strategy)
                 own["has_unreduced"] = self.controls is not None and self.controls.has_unreduced
             processes = ProcessStates.gather(meeting, strategy, self.loaders, is_open, **own)
-            self._give_back(processes)
+            for state in processes.by_rank:
+                if state is not None and progress.phase == "batches":
+                    step_back(self.loaders[0], state["loaders"][0], first)
             checkpoint["processes"] = processes.by_rank
         meeting.save(lambda: checkpoint, path, storage_options)
         if strategy.is_global_zero:
@@ -136,13 +149,6 @@ class FitState:
             "evaluating": parts_in_evaluation(context.module) if context.evaluating is None else context.evaluating,
             "buffers": own_buffers(context.runtime.strategy, context.module),
         }
-
-    def _give_back(self, processes: ProcessStates) -> None:
-        """Within a step, the position in the data is before its batch, which has not been trained on yet."""
-        progress = self.context.progress
-        for state in processes.by_rank:
-            if state is not None and progress.phase == "batches":
-                step_back(self.loaders[0], state["loaders"][0], progress.batch)
 
     def training_state(self) -> dict[str, Any]:
         """What training needs, and evaluation does not, that is the same in all processes."""

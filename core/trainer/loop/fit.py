@@ -176,12 +176,13 @@ class FitLoop:
         model, module = self.model, self._context.module
         end = overridden(module, Module, "training_step_end")
         # Not self: in a circle with it, the loader and its workers would live on after the run.
-        mappings, shards = self._mappings, self.strategy.data_shards
+        mappings, shards, progress = self._mappings, self.strategy.data_shards, self._context.progress
         # A step that is compiled as a whole runs this only to be traced: the values are not those of the step.
         keeps_mapping = self.strategy.supports_custom_loop
 
         def forward(batch: Any, batch_idx: int) -> Tensor | None:
             output = model(batch, batch_idx)
+            progress.computed = batch_idx
             if end is not None:
                 output = end(output)
             if output is None and shards > 1:  # the others would wait for its gradients, or go on with other ones

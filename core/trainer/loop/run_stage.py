@@ -12,6 +12,7 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from ...callbacks.checkpoint.paths import run_folder
 from ...callbacks.display.model_summary import ModelSummary, start_line
@@ -26,7 +27,7 @@ from ...strategies.first_failure import Failures
 from ...strategies.launchers.cause import cause_of
 from ...strategies.launchers.exit_codes import EndedBySignal
 from ...strategies.parallel import ProcessGroupStrategy
-from ..checkpoint.finished_fit import FinishedFit, Results
+from ..checkpoint.finished_fit import FinishedFit, Results, check_same
 from ..checkpoint.fit_state import find_for_all, load_module, read_for_fit
 from ..checks import check_steps
 from ..fit_warnings import warn_of_late_validation, warn_of_unused_validation
@@ -143,9 +144,12 @@ def _run_stage(
         if context.profiler is not None:
             context.profiler.setup(source.stage, runtime.strategy.global_rank, trainer.log_dir)
         source.prepare(runtime.strategy)
+        names = set(nn.Module.state_dict(module)) if runtime.plan.runs_function else None
         source.setup("datamodule")
         context.hooks.call_callbacks("setup", source.stage)
         source.setup("module")
+        if names is not None:
+            check_same(module, names)
         module.configure_model()
         runtime.strategy.setup(trainer)
         with compiled_steps(module, trainer.settings, runtime.strategy):

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from ...errors import ConfigurationError, quoted
 from ...precisions.base import Precision
 from ...strategies.base import Strategy
-from ...strategies.training_step import StepParts, TrainingStep, TrainingStepOptions
+from ...strategies.training_step import StepParts, TrainingStep, TrainingStepOptions, holds_gradients
 from ...strategies.wrapping import unwrap_optimizer
 from ..module.hooks import overridden
 from ..module.module import CUSTOM_STEP, Module
@@ -179,7 +179,7 @@ class CustomStep:
             self._has_gradients = False
             return self._parts.optimizer_step(closure_with_hooks)
         result = closure() if closure is not None else None
-        if self._has_gradients:
+        if self._has_gradients or (not self._is_first and holds_gradients(self._optimizer)):
             self._has_gradients = False
             self._prepare_gradients()
             self._parts.optimizer_step()

@@ -161,6 +161,8 @@ class Controls:
             )
         for hook in self._hooks["on_before_backward"]:
             hook(loss)
+        progress = self._context.progress
+        progress.computed = progress.batch
         self._gradients.backward(loss, *args, **kwargs)
         if self._gradients.has_unreduced:
             self._unreduced.add(self._toggled)
