@@ -165,7 +165,8 @@ class MapReading(Reading):
             batches: Iterator[Any] = self.workers.iterate(self.loader)
             primer: Any = sampler.primer
             if primer is not None:
-                next(primer)
+                with start.replay_order():
+                    next(primer)
             elif resumes and not sampler.has_begun:  # a class of the user's own, whose __iter__ begins with a batch
                 sampler.primes = False
                 batches = chain(list(islice(batches, 1)), batches)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,14 +90,33 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def replayed(state: dict[str, Any]) -> Iterator[None]:
-    """The host's global generators start from ``state`` within, and are as before afterwards."""
-    before = get_host_rng_state()
-    set_host_rng_state(state)
+def replayed(
+    state: dict[str, Any] | None, own: Sequence[Any] = (), states: Sequence[Any] | None = None
+) -> Iterator[None]:
+    """The host's global generators start from ``state`` within, and ``own`` from ``states``; then all are as before.
+
+    Those whose state is ``None`` are left alone.
+    """
+    before = None if state is None else get_host_rng_state()
+    own_before = None if states is None else [generator.get_state() for generator in own]
+    _restore(state, own, states)
     try:
         yield
     finally:
-        set_host_rng_state(before)
+        _restore(before, own, own_before)
+
+
+def _restore(state: dict[str, Any] | None, own: Sequence[Any], states: Sequence[Any] | None) -> None:
+    if state is not None:
+        set_host_rng_state(state)
+    if states is not None:
+        set_states(own, states)
+
+
+def set_states(generators: Sequence[Any], states: Sequence[Any]) -> None:
+    """Set the state of each of ``generators``."""
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
 
 
 def _seed_host(seed: int) -> None:
