@@ -372,8 +372,7 @@ class _Pass:
 
     def _note_order(self) -> None:
         """Note from what a loader without workers draws its order, at the first batch: others may have begun since."""
-        start = self.start
-        if start.generators is None and not start.offset and not getattr(self._reading.own, "num_workers", 0):
+        if self.start.generators is None and not getattr(self._reading.own, "num_workers", 0):
             self.drawn_from = self._states()
 
     def _direct(self) -> Iterator[Any]:

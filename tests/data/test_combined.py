@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from core.data import CombinedLoader, PreparedCombined, PreparedLoader, prepare_loader
+from core.data import CombinedLoader, PreparedCombined, PreparedLoader, prepare_loader, skip_first_batches
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 from core.random import get_host_rng_state, set_host_rng_state
 
@@ -181,3 +181,5 @@ def test_two_loaders_that_are_read_together(shared: bool, shards: int, workers: 
         loader.load_state_dict(state)
     set_host_rng_state(rng)
     assert [[batch.tolist() for batch in pair] for pair in zip(*loaders, strict=False)] == whole
+    skipped = [skip_first_batches(loader, 3) for loader in build()]
+    assert [[batch.tolist() for batch in pair] for pair in zip(*skipped, strict=False)] == passes[0][3:]
