@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Protocol
-
-from torch import Tensor
 
 from ..logging import get_logger
 from .rank_comparison import facts_of_items
@@ -31,10 +29,15 @@ class Start:
         is_same_world: Whether the pass that is continued had as many processes.
         inner: The state of a ``StatefulDataLoader``, which finds the position by itself; ``None`` for others.
         generators: The states of the loader's own generators at the start of the pass that is continued.
+        drawn_from: The states of both at its first batch: a loader without workers draws its order then.
         memory: What was known of earlier passes at the start of the pass that is continued; see :meth:`Reading.memory`.
         first: What distinguishes the first batch of the pass that is continued from others, on as many processes;
             ``None`` if unknown.
+        own: The loader's own generators.
     """
+
+    kept = ("offset", "batches", "rng", "generators", "drawn_from", "memory", "first")
+    """The arguments that a position holds."""
 
     def __init__(
         self,
@@ -44,18 +47,26 @@ class Start:
         rng: dict[str, Any] | None = None,
         is_same_world: bool = True,
         inner: dict[str, Any] | None = None,
-        generators: list[Tensor] | None = None,
+        generators: list[Any] | None = None,
+        drawn_from: tuple[dict[str, Any] | None, list[Any]] | None = None,
         memory: dict[str, Any] | None = None,
         first: list[int] | None = None,
+        own: Sequence[Any] = (),
     ) -> None:
         self.epoch, self.offset, self.batches, self.rng = epoch, offset, batches, rng
         self.is_same_world, self.inner = is_same_world, inner
         self.generators, self.memory, self.first = generators, memory, first if is_same_world else None
+        self.drawn_from, self._own = drawn_from, own
         self._has_noted = False
 
     def replay(self) -> AbstractContextManager[None]:
         """A context in which what the first part of the pass drew is drawn again."""
-        return nullcontext() if self.rng is None else replayed(self.rng)
+        return replayed(self.rng, self._own, self.generators)
+
+    def replay_order(self) -> AbstractContextManager[None]:
+        """Within :meth:`replay`, a context in which the order is drawn again."""
+        rng, generators = self.drawn_from or (None, None)
+        return replayed(rng, self._own, generators)
 
     def notes(self, batch: Any, loader: Any) -> Any:
         """Note the first batch of the pass over ``loader``, the user's own; a warning if it is not :attr:`first`."""

@@ -20,7 +20,7 @@ from .dispatch import Dispatch
 from .loader_structure import Epochs, generators_of
 from .rank_comparison import Comparison, data_set_facts
 from .reading import MapReading, Reading, check_length
-from .seeds import PassSeeds, seeded
+from .seeds import PassSeeds, seeded, set_states
 from .shards import Real, Share, read_end
 from .transfer import Transfer
 
@@ -113,8 +113,9 @@ class PreparedLoader(DataLoader[Any]):
         pending, epoch = self._progress.pending, self._progress.epoch
         start = Start(epoch)
         if pending is not None:
-            kept = {name: pending[name] for name in ("offset", "batches", "rng", "generators", "memory", "first")}
-            start = Start(epoch, **kept, is_same_world=pending["shards"] == self._share.shards, inner=pending["loader"])
+            kept = {name: pending[name] for name in Start.kept}
+            is_same_world = pending["shards"] == self._share.shards
+            start = Start(epoch, **kept, is_same_world=is_same_world, inner=pending["loader"], own=self._generators)
         if self._skip > start.batches:
             start.batches, start.offset, start.inner = self._skip, self._skip * self.units, None
         return start
@@ -241,6 +242,7 @@ class PreparedLoader(DataLoader[Any]):
             "rng": None,
             "order": None if self._seeds is None else self._seeds.state,
             "generators": generators,
+            "drawn_from": None,
             "left": False,
             "loader": None,
             "memory": memory,
@@ -258,6 +260,7 @@ class PreparedLoader(DataLoader[Any]):
                 "batches": start.batches + running.taken,
                 "rng": running.rng,
                 "generators": running.generators,
+                "drawn_from": running.drawn_from,
                 "left": running.is_left,
                 "loader": running.inner_state(),
                 "memory": running.memory,
@@ -296,7 +299,7 @@ class PreparedLoader(DataLoader[Any]):
         progress = self._progress
         if is_inside:
             warn_of_position(state["data"], data_set_facts(self._reading.own), progress.running)
-        _set_states(self._generators, state["generators_now"])
+        set_states(self._generators, state["generators_now"])
         self._reading.remember(state["memory_now"])
         if state["order"] is not None:
             self._seeds = PassSeeds(state["order"])
@@ -319,7 +322,7 @@ class _Pass:
     """One pass over a prepared loader."""
 
     def __init__(self, prepared: PreparedLoader, start: Start) -> None:
-        self.start, self.is_finished, self.is_left = start, False, False
+        self.start, self.is_finished, self.is_left, self._has_ended = start, False, False, False
         self.loader: PreparedLoader | None = prepared
         self._active, self._share = prepared._active, prepared._share
         # Only the first pass compares.
@@ -329,23 +332,14 @@ class _Pass:
         self._real: Real | None = None
         self._is_last: bool | None = None
         self._ahead: deque[tuple[Any, Real | None, bool | None]] = deque()
-        self._has_ended = False
         if start.memory is not None:
             self._reading.remember(start.memory)
         self.memory = self._reading.memory()
-        now = [generator.get_state() for generator in prepared._generators]
-        self.generators = now if start.generators is None else start.generators
-        # Only an order that is drawn as plain torch does depends on the generators that all draw from.
-        is_plain = prepared._seeds is None and start.rng is None
-        self.rng = get_host_rng_state() if is_plain else start.rng
-        if start.generators is None:
-            self._iterator = self._begin(prepared._seeds)
-            return
-        _set_states(prepared._generators, start.generators)
-        try:
-            self._iterator = self._begin(prepared._seeds)
-        finally:
-            _set_states(prepared._generators, now)
+        self._generators, self._is_plain = prepared._generators, prepared._seeds is None and start.rng is None
+        kept = start.generators
+        self.rng, self.generators = self._states() if kept is None else (start.rng, kept)
+        self.drawn_from = start.drawn_from
+        self._iterator = self._begin(prepared._seeds)
 
     def _begin(self, seeds: PassSeeds | None) -> Any:
         dispatch, reading, start = self._dispatch, self._reading, self.start
@@ -373,9 +367,19 @@ class _Pass:
         self._counts_itself = not is_direct
         return self._direct() if is_direct else self._one_by_one()
 
+    def _states(self) -> tuple[dict[str, Any] | None, list[Any]]:
+        """What the pass draws from: the host's generators, if its order is drawn as plain torch does, and its own."""
+        return get_host_rng_state() if self._is_plain else None, [one.get_state() for one in self._generators]
+
+    def _note_order(self) -> None:
+        """Note from what a loader without workers draws its order, at the first batch: others may have begun since."""
+        if self.start.generators is None and not getattr(self._reading.own, "num_workers", 0):
+            self.drawn_from = self._states()
+
     def _direct(self) -> Iterator[Any]:
         """The loader's own iterator, which counts by itself."""
         active = self._active
+        self._note_order()
         try:
             for batch in self._iterator:
                 if active.newest is not self:
@@ -394,6 +398,7 @@ class _Pass:
         transfer, active = self._transfer, self._active
         # Workers have the next batch ready; here it would delay this one.
         looks_ahead = transfer is not None and transfer.overlaps and getattr(self._reading.own, "num_workers", 0) > 0
+        self._note_order()
         try:
             while self._read():
                 batch, self._real, self._is_last = self._ahead.popleft()
@@ -493,8 +498,3 @@ class _Pass:
     def inner_state(self) -> dict[str, Any] | None:
         """The state of a loader that finds its position by itself, where nothing was read ahead."""
         return None if self._ahead or self._dispatch is not None or self.is_finished else self._reading.inner_state()
-
-
-def _set_states(generators: list[Any], states: list[Any]) -> None:
-    for generator, state in zip(generators, states, strict=True):
-        generator.set_state(state)

@@ -143,7 +143,8 @@ class MapReading(Reading):
     def begin(self, start: Start, seeds: PassSeeds | None) -> Iterator[Any]:
         """The batches of a pass, the first ones skipped by index."""
         own, sampler = self.own, self.sampler
-        resumes = start.offset > 0 or start.generators is not None
+        is_replayed = start.generators is not None  # else the order is drawn at the first batch, as ever
+        resumes = is_replayed or start.offset > 0
         if seeds is None and self._has_own_order and not resumes and own.num_workers == 0 and sampler.kept is None:
             sampler.real = {}
             plain: Iterator[Any] = self.workers.iterate(own)
@@ -160,13 +161,14 @@ class MapReading(Reading):
             object.__setattr__(self.loader, "generator", generator)
             sampler.worker_seed = self._seed if own.num_workers else None
             sampler.offset, sampler.primer, sampler.has_begun = start.offset, None, False
-            sampler.primes = resumes and own.num_workers == 0
+            sampler.primes = is_replayed and own.num_workers == 0
             self._first = start.offset // self.units
             batches: Iterator[Any] = self.workers.iterate(self.loader)
             primer: Any = sampler.primer
             if primer is not None:
-                next(primer)
-            elif resumes and not sampler.has_begun:  # a class of the user's own, whose __iter__ begins with a batch
+                with start.replay_order():
+                    next(primer)
+            elif is_replayed and not sampler.has_begun:  # a class of the user's own, whose __iter__ begins with a batch
                 sampler.primes = False
                 batches = chain(list(islice(batches, 1)), batches)
         is_free = isinstance(batches, DataLoaderIterator) or (self.share.shards == 1 and not resumes)

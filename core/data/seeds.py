@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -87,11 +87,30 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def replayed(state: dict[str, Any]) -> Iterator[None]:
-    """The host's global generators start from ``state`` within, and are as before afterwards."""
-    with _kept_host_state():
-        set_host_rng_state(state)
-        yield
+def replayed(
+    state: dict[str, Any] | None, own: Sequence[Any] = (), states: Sequence[Any] | None = None
+) -> Iterator[None]:
+    """The host's global generators start from ``state`` within, and ``own`` from ``states``; then all are as before.
+
+    Those whose state is ``None`` are left alone.
+    """
+    before = None if states is None else [generator.get_state() for generator in own]
+    with nullcontext() if state is None else _kept_host_state():
+        if state is not None:
+            set_host_rng_state(state)
+        if states is not None:
+            set_states(own, states)
+        try:
+            yield
+        finally:
+            if before is not None:
+                set_states(own, before)
+
+
+def set_states(generators: Sequence[Any], states: Sequence[Any]) -> None:
+    """Set the state of each of ``generators``."""
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
 
 
 @contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +35,8 @@ class MixedPrecision(Precision):
     converted to float32.
 
     With float16, one :class:`torch.amp.GradScaler` scales the loss for all optimizers. Its scale is updated once after
-    the optimizers' steps: at the next backward pass, or when the state is read. So every gradient is unscaled by the
-    scale that its loss had.
+    the optimizers' steps: at the next backward pass, or when the state is read. Gradients that then wait for the step
+    of another optimizer are brought to the new scale. So every gradient is unscaled by the scale that it has.
 
     Args:
         dtype: ``"float16"`` for 16-mixed, ``"bfloat16"`` for bf16-mixed, or the :class:`torch.dtype`.
@@ -76,6 +76,8 @@ class MixedPrecision(Precision):
         """Optimizers with unscaled gradients that are not applied yet, and the number of backward passes before."""
         self._stepped: set[Optimizer] = set()
         """Optimizers that were stepped since the scale was updated."""
+        self._optimizers = WeakSet[Optimizer]()
+        """The optimizers that were prepared."""
         self._found_inf: WeakKeyDictionary[Optimizer, list[Tensor]] = WeakKeyDictionary()
         """By optimizer, for each device: whether its last step had non-finite gradients, 1.0 or 0.0."""
 
@@ -138,6 +140,10 @@ class MixedPrecision(Precision):
             self._update(scaler)
         self._backwards += 1
         return scaler.scale(loss)
+
+    def prepare_optimizer(self, optimizer: Optimizer) -> None:
+        """See the base class."""
+        self._optimizers.add(optimizer)
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """See the base class.
@@ -237,16 +243,40 @@ class MixedPrecision(Precision):
     def __getstate__(self) -> dict[str, Any]:
         if self._stepped:  # torch's scaler cannot be copied or pickled between a step and its update
             self._update(self._connected_scaler())
-        return {name: value for name, value in self.__dict__.items() if name != "_found_inf"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_found_inf", "_optimizers")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _found_inf=WeakKeyDictionary())
+        self.__dict__.update(state, _found_inf=WeakKeyDictionary(), _optimizers=WeakSet())
 
     def _update(self, scaler: torch.amp.GradScaler) -> None:
+        waiting = self._waiting() if scaler.is_enabled() else []
+        before = _scales(scaler, waiting)
         scaler.update()
+        after = _scales(scaler, waiting)
+        with torch.no_grad():
+            for gradient, is_scaled in waiting:
+                scale = after[gradient.device]
+                gradient.mul_(scale / before[gradient.device] if is_scaled else scale)
         self._stepped.clear()
         self._unscaled.clear()
         self._backwards = 0
+
+    def _waiting(self) -> list[tuple[Tensor, bool]]:
+        """The gradients of optimizers that were not stepped since the scale was updated, and whether each is scaled."""
+        waiting: list[tuple[Tensor, bool]] = []
+        others = {one: one not in self._unscaled for one in (*self._unscaled, *self._optimizers)}
+        others = {one: is_scaled for one, is_scaled in others.items() if one not in self._stepped}
+        if not others:
+            return waiting
+        known = {id(parameter) for parameter in _parameters(self._stepped)}
+        for optimizer, is_scaled in others.items():
+            for parameter in _parameters([optimizer]):
+                gradient: Any = parameter.grad
+                if gradient is not None and id(parameter) not in known:
+                    known.add(id(parameter))
+                    local = gradient.to_local() if hasattr(gradient, "to_local") else gradient  # of a DTensor
+                    waiting.append((local, is_scaled))
+        return waiting
 
     def _connected_scaler(self) -> torch.amp.GradScaler:
         return self.scaler if self.scaler is not None else _not_connected()
@@ -256,8 +286,18 @@ def _not_connected(**_: bool) -> Any:
     raise ConfigurationError("This MixedPrecision is not connected. Call connect(device_type) first.")
 
 
+def _parameters(optimizers: Iterable[Optimizer]) -> Iterator[nn.Parameter]:
+    return (parameter for one in optimizers for group in one.param_groups for parameter in group["params"])
+
+
 def _has_gradients(optimizer: Optimizer) -> bool:
-    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+    return any(parameter.grad is not None for parameter in _parameters([optimizer]))
+
+
+def _scales(scaler: torch.amp.GradScaler, waiting: Iterable[tuple[Tensor, bool]]) -> dict[torch.device, Tensor]:
+    """The scale, on the device of each gradient; reading it as a number would wait for the device."""
+    devices = {gradient.device for gradient, _ in waiting}
+    return {device: scaler.scale(torch.ones((), device=device)) for device in devices}
 
 
 def _valid_names(device_type: str) -> list[str]:

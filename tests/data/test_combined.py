@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from core.data import CombinedLoader, PreparedCombined, PreparedLoader, prepare_loader
+from core.data import CombinedLoader, PreparedCombined, PreparedLoader, prepare_loader, skip_first_batches
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
+from core.random import get_host_rng_state, set_host_rng_state
 
-from .loaders import strategy
+from .loaders import Numbers, strategy
+from .loaders import prepared as prepared_by_each
 
 MODES = ("min_size", "max_size_cycle", "max_size", "sequential")
 
@@ -148,3 +151,35 @@ def test_a_state_of_other_loaders() -> None:
     state["loaders"].pop()
     with pytest.raises(CheckpointError, match="is not one of 3 loader"):
         prepared("min_size", 1).load_state_dict(state)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("shards", "workers"), [(1, 0), (1, 2), (2, 0)])
+def test_two_loaders_that_are_read_together(shared: bool, shards: int, workers: int) -> None:
+    """In one loop, as by zip: each draws its order from the generator that both share, and continues in that order."""
+
+    def build() -> list[PreparedLoader]:
+        torch.manual_seed(5)
+        generator = torch.Generator().manual_seed(3) if shared else None
+        makes = [
+            partial(DataLoader, Numbers(items), 2, shuffle=True, generator=generator, num_workers=workers)
+            for items in (23, 29)
+        ]
+        return [prepared_by_each(make, shards)[-1] for make in makes]
+
+    loaders = build()
+    passes: list[list[Any]] = []
+    for _ in range(2):
+        passes.append([])
+        for number, pair in enumerate(zip(*loaders, strict=False)):
+            passes[-1].append([batch.tolist() for batch in pair])
+            if number == 2:
+                states, rng = [loader.state_dict() for loader in loaders], get_host_rng_state()
+    whole = passes[1][3:]
+    loaders = build()
+    for loader, state in zip(loaders, states, strict=True):
+        loader.load_state_dict(state)
+    set_host_rng_state(rng)
+    assert [[batch.tolist() for batch in pair] for pair in zip(*loaders, strict=False)] == whole
+    skipped = [skip_first_batches(loader, 3) for loader in build()]
+    assert [[batch.tolist() for batch in pair] for pair in zip(*skipped, strict=False)] == passes[0][3:]

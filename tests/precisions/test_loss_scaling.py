@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from core import Runtime
 from core.errors import ConfigurationError
 from core.precisions import MixedPrecision
 
@@ -112,6 +114,74 @@ def test_optimizers_with_a_backward_pass_each_update_the_scale_in_between() -> N
         precision.optimizer_step(optimizer)
     assert [weight.tolist() for weight, _ in pairs] == [[0.5, 0.5]] * 2
     assert scale_of(precision) == 16.0
+
+
+@pytest.mark.parametrize("infinite", [False, True])
+@pytest.mark.parametrize("is_clipped", [False, True])
+def test_gradients_that_wait_for_another_step_follow_the_scale(infinite: bool, is_clipped: bool) -> None:
+    """One optimizer steps after each loss, which moves the scale, and the other after two: at their true size."""
+    precision = connected(init_scale=64.0, growth_interval=1)
+    (quick, each), (slow, rare) = parameter(), parameter()
+    for optimizer in (each, rare):
+        precision.prepare_optimizer(optimizer)
+    for number in range(2):
+        precision.backward(slow.sum() / 4)
+        precision.backward(quick.sum() * (math.inf if infinite and not number else 1.0))
+        if is_clipped and number == 1:
+            precision.unscale_gradients(rare)
+            precision.clip_gradients([slow], 0.25, algorithm="value")
+        precision.optimizer_step(each)
+        each.zero_grad()
+    precision.backward(quick.sum())
+    precision.optimizer_step(rare)
+    assert slow.tolist() == ([0.875] * 2 if is_clipped else [0.75] * 2)
+    assert quick.tolist() == ([0.5] * 2 if infinite else [0.0] * 2)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_two_models_that_take_turns_equal_plain_torch(steps: int) -> None:
+    """Adversarial training with a Runtime: the loss of one also gives the other gradients, which wait for its step."""
+
+    def models() -> list[Any]:
+        torch.manual_seed(0)
+        nets = [nn.Linear(2, 2), nn.Linear(2, 1)]
+        return [*nets, *(torch.optim.SGD(net.parameters(), lr=0.05) for net in nets)]
+
+    def losses(maker: Any, critic: Any, batch: Tensor) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+        return (
+            lambda: critic(batch).mean() - critic(maker(batch).detach()).mean(),
+            lambda: (critic(maker(batch)) - 1).square().mean(),
+        )
+
+    def turn(optimizer: Any, loss: Tensor, backward: Callable[[Tensor], None], is_last: bool) -> None:
+        backward(loss)
+        if is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    torch.manual_seed(1)
+    batches = torch.randn(6, 4, 2)
+    expected = models()
+    for number, batch in enumerate(batches):
+        for index, loss in enumerate(losses(expected[0], expected[1], batch)):
+            turn(expected[3 - index], loss() / steps, Tensor.backward, (number + 1) % steps == 0)
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1)
+    runtime = Runtime(
+        accelerator="cpu",
+        devices=1,
+        precision=MixedPrecision("float16", scaler=scaler),
+        gradient_accumulation_steps=steps,
+    )
+    with runtime:
+        prepared: list[Any] = list(runtime.prepare(*models()))
+        for batch in batches:
+            with runtime.accumulate(*prepared[:2]):
+                for index, loss in enumerate(losses(prepared[0], prepared[1], batch)):
+                    turn(prepared[3 - index], loss(), runtime.backward, True)
+        for model, truth in zip(prepared[:2], expected[:2], strict=True):
+            for parameter, other in zip(model.parameters(), truth.parameters(), strict=True):
+                torch.testing.assert_close(parameter.detach(), other.detach(), atol=2e-3, rtol=0)
 
 
 def test_gradients_accumulate_at_one_scale() -> None:

@@ -101,9 +101,9 @@ class FitState:
             logger.warning(ABSENT, "save_checkpoint", f"{strategy.global_rank} (too late)")
             return
         checkpoint = fit_facts(context) | hyperparameters_of(context.module, context.datamodule)
-        # Several loaders as one, and one with its own state, go back by one batch only.
-        can_repeat = self.loaders[0].state_dict().get("loader", self) is None
-        first = progress.first_to_repeat(context.settings.accumulate_grad_batches) if can_repeat else progress.batch
+        first = progress.first_to_repeat(context.settings.accumulate_grad_batches)
+        if first < progress.batch and self.loaders[0].state_dict().get("loader", self) is not None:
+            first = progress.batch  # several loaders as one, and one with its own state, go back by one batch only
         if first < progress.batch:
             checkpoint["progress"] |= {"batch": first, "validated": min(progress.validated, first)}
         if not weights_only:
@@ -114,11 +114,10 @@ class FitState:
         if not weights_only:  # after the hooks, which may draw random numbers
             own = {**self._own(), "callbacks": _differing(meeting, checkpoint["callbacks"])}
             is_open = progress.is_accumulating and first == progress.batch
-            if self.controls is not None and self.controls.has_open_gradients:
+            if is_open or (self.controls is not None and self.controls.has_open_gradients):
                 is_open = True
                 if progress.computed == progress.batch:
                     logger.warning(REPEATED, os.fspath(path), progress.batch)
-            if is_open:
                 own["open"] = open_state([(context.module, self.model)], strategy)
                 own["has_unreduced"] = self.controls is not None and self.controls.has_unreduced
             processes = ProcessStates.gather(meeting, strategy, self.loaders, is_open, **own)
