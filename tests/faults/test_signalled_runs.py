@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -41,7 +40,7 @@ def test_a_signal_to_a_fit(kind: str, target: str, moment: str, tmp_path: Path) 
     ids=["torchrun", "torch-hal run"],
 )
 def test_a_process_that_another_one_waits_for_is_killed(launcher: list[str], where: str, tmp_path: Path) -> None:
-    """In a save, or for its answer to a signal: the other one ends by itself; torchrun would kill it after 30 seconds."""
+    """In a save, or for its answer to a signal: the other one ends by itself; torchrun kills after 30 s."""
     process = start(tmp_path, *launcher, str(SCRIPT.with_name("left_alone.py")), where)
     code, are_all_gone = wait_until_gone(process, tmp_path)
     assert are_all_gone
