@@ -48,9 +48,9 @@ class Items(Dataset[torch.Tensor]):
         return item
 
 
-TASKS = {
-    "20,000 items of 8 numbers, batches of 64": (Items(20_000, 8), 64),
-    "400 items of 3 x 224 x 224 numbers, batches of 16": (Items(400, 3, 224, 224), 16),
+TASKS = {  # whole batches for each process: Accelerate repeats items to fill the last one
+    "20,480 items of 8 numbers, batches of 64": (Items(20_480, 8), 64),
+    "416 items of 3 x 224 x 224 numbers, batches of 16": (Items(416, 3, 224, 224), 16),
 }
 
 
