@@ -84,13 +84,14 @@ class Death:
     output: str
 
 
-def die(launcher: str, way: str, out: Path) -> Death:
-    """Start three processes under a launcher, and let rank 1 die in a way.
+def die(launcher: str, way: str, out: Path, limit: int | None = None) -> Death:
+    """Start three processes under a launcher, and let rank 1 die in a way; with another time limit than the way's.
 
     Raises:
         AssertionError: It was not started.
     """
-    command = [*LAUNCHERS[launcher], str(SCRIPT), way, str(WAYS[way].limit), *(["script"] if launcher == "ddp" else [])]
+    method = ["script"] if launcher == "ddp" else []
+    command = [*LAUNCHERS[launcher], str(SCRIPT), way, str(limit or WAYS[way].limit), *method]
     reading, writing = os.pipe()
     try:
         process = _start(out, command, reading if WAYS[way].reads else subprocess.DEVNULL)

@@ -113,9 +113,10 @@ class FitState:
             hook(checkpoint)
         if not weights_only:  # after the hooks, which may draw random numbers
             own = {**self._own(), "callbacks": _differing(meeting, checkpoint["callbacks"])}
-            is_open = progress.is_accumulating and first == progress.batch
-            if is_open or (self.controls is not None and self.controls.has_open_gradients):
-                is_open = True
+            is_open = (progress.is_accumulating and first == progress.batch) or (
+                self.controls is not None and self.controls.has_open_gradients
+            )
+            if is_open:
                 if progress.computed == progress.batch:
                     logger.warning(REPEATED, os.fspath(path), progress.batch)
                 own["open"] = open_state([(context.module, self.model)], strategy)
