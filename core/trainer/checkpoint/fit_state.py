@@ -113,9 +113,8 @@ class FitState:
             hook(checkpoint)
         if not weights_only:  # after the hooks, which may draw random numbers
             own = {**self._own(), "callbacks": _differing(meeting, checkpoint["callbacks"])}
-            is_open = (progress.is_accumulating and first == progress.batch) or (
-                self.controls is not None and self.controls.has_open_gradients
-            )
+            has_open = self.controls is not None and self.controls.has_open_gradients
+            is_open = has_open or (progress.is_accumulating and first == progress.batch)
             if is_open:
                 if progress.computed == progress.batch:
                     logger.warning(REPEATED, os.fspath(path), progress.batch)
