@@ -2,11 +2,11 @@
 
     python benchmarks/compiling.py
     python benchmarks/compiling.py --devices 1 --steps 30
+    python benchmarks/compiling.py --write    # writes the table to docs/performance.md
 
 Each run is a new process with an empty cache of compiled code, and another one that finds the first one's code there.
 Processes have one thread each. All times are processor time, which other work on the machine changes little: of the
-median step in process 0; and of all processes without their steps, beyond the plain run's, for compiling. "pays after"
-is the number of steps that save as much.
+median step in process 0; and of all processes without their steps, beyond the plain run's, for compiling.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import torch
+from pages import write_between
 from tasks import CONTEXT, Transformer
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from core import Callback, Module, Trainer
 
-BATCH, VOCABULARY = 8, 256
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+BATCH, VOCABULARY, LAYERS = 8, 256, 4
 
 
 class Language(Module):
@@ -36,7 +40,7 @@ class Language(Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.network = Transformer(VOCABULARY, 128, 4)
+        self.network = Transformer(VOCABULARY, 128, LAYERS)
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return cross_entropy(self.network(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
@@ -97,21 +101,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 2], metavar="N", help="processes (default: 1 2)")
     parser.add_argument("--steps", type=int, default=40, metavar="N", help="of each run (default: 40)")
+    parser.add_argument("--write", action="store_true", help="write the table to docs/performance.md")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one is not None:
         train(options.devices[0], bool(options.one), options.steps)
         return
-    print(f"{'processes':>9} {'':<20}{'to compile, s':>15}{'a step, ms':>12}{'pays after':>12}")
+    rows: dict[str, list[str]] = {name: [] for name in ("plain", "compiled", "compiled, code in the cache")}
     for devices in options.devices:
         with tempfile.TemporaryDirectory() as cache:
             plain_rest, plain = measured(devices, False, options.steps, cache)
-            print(f"{devices:9} {'plain':<20}{'':15}{plain * 1e3:12.0f}", flush=True)
-            for name in ("compiled", "compiled, code there"):
+            rows["plain"] += ["", f"{plain * 1e3:.0f} ms"]
+            for name in list(rows)[1:]:
                 rest, step = measured(devices, True, options.steps, cache)
-                saved = devices * (plain - step)
-                pays = f"{(rest - plain_rest) / saved:.0f}" if saved > 0 else "never"
-                print(f"{devices:9} {name:<20}{rest - plain_rest:15.0f}{step * 1e3:12.0f}{pays:>12}", flush=True)
+                rows[name] += [f"{rest - plain_rest:.0f} s", f"{step * 1e3:.0f} ms"]
+    heads = [f"compiling, {n} process{'es' * (n > 1)} | a step" for n in options.devices]
+    lines = [
+        f"Processor time for a transformer of {LAYERS} layers, {BATCH} texts of {CONTEXT} characters a process, "
+        f"{options.steps} steps ({os.cpu_count()} cores, torch {torch.__version__}, {date.today().isoformat()}):",
+        "",
+        f"| | {' | '.join(heads)} |",
+        "|---|" + "---:|" * (2 * len(heads)),
+        *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()),
+    ]
+    print("\n".join(lines))
+    if options.write:
+        write_between(PAGE, "compiling", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,29 @@
 """Measures ``python -m core.list`` with 500 installed distributions, next to an empty module and importlib.metadata.
 
-Usage: ``python benchmarks/listing.py [--runs N] [--distributions N] [--plugins N]``. The commands run in turn, so that
-other load on the machine affects all of them alike; exits with 1 if the listing takes 8 ms more than the empty module.
+    python benchmarks/listing.py            # prints the table
+    python benchmarks/listing.py --write    # writes it to docs/performance.md
+
+The commands run in turn, so that other load on the machine affects all of them alike; exits with 1 if the listing takes
+8 ms more than the empty module.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from datetime import date
 from pathlib import Path
 
+from pages import write_between
+
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BAR = 8.0
 """Milliseconds that the listing may take above an empty module."""
 
@@ -32,10 +40,11 @@ for kind in ("accelerators", "strategies", "precisions", "checkpoint_ios", "clus
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=60, help="runs of each command (default 60)")
     parser.add_argument("--distributions", type=int, default=500, help="installed distributions (default 500)")
     parser.add_argument("--plugins", type=int, default=2, help="how many of them are plugins (default 2)")
+    parser.add_argument("--write", action="store_true", help="write the table to the page")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         site = make_site(Path(directory, "site"), options.distributions, options.plugins)
@@ -45,7 +54,12 @@ def main() -> int:
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         modules = {"empty module": "empty_module", "core.list": "core.list", "importlib.metadata": "with_importlib"}
         times = measure(modules, environ, options.runs)
-    return report(times, options.distributions)
+    above = min(times["core.list"]) - min(times["empty module"])
+    written = table(times, options.distributions, above)
+    print(written)
+    if options.write:
+        write_between(PAGE, "listing", written)
+    return int(above > BAR)
 
 
 def make_site(site: Path, distributions: int, plugins: int) -> Path:
@@ -78,17 +92,21 @@ def measure(modules: dict[str, str], environ: dict[str, str], runs: int) -> dict
     return times
 
 
-def report(times: dict[str, list[float]], distributions: int) -> int:
-    """Print medians, minima, differences and ratios; returns 1 where the bar is missed."""
+def table(times: dict[str, list[float]], distributions: int, above: float) -> str:
+    """Medians, minima and differences, as Markdown; ``above`` is that of the fastest runs."""
     empty = statistics.median(times["empty module"])
-    print(f"{distributions} installed distributions, {len(times['empty module'])} interleaved runs, milliseconds")
-    print(f"{'':<20}{'median':>8}{'min':>8}{'above empty':>13}{'ratio':>7}")
+    lines = [
+        f"Milliseconds with {distributions} installed distributions, of {len(times['empty module'])} runs of each "
+        f"({os.cpu_count()} cores, Python {platform.python_version()}, {date.today().isoformat()}):",
+        "",
+        "| | median | fastest | beyond an empty module |",
+        "|---|---:|---:|---:|",
+    ]
     for label, values in times.items():
         median = statistics.median(values)
-        print(f"{label:<20}{median:>8.1f}{min(values):>8.1f}{median - empty:>+13.1f}{median / empty:>7.2f}")
-    above = min(times["core.list"]) - min(times["empty module"])
-    print(f"core.list above an empty module, by their fastest runs: {above:+.1f} ms (limit: +{BAR:g})")
-    return int(above > BAR)
+        lines.append(f"| {label} | {median:.1f} | {min(values):.1f} | {median - empty:+.1f} |")
+    said = f"By their fastest runs, the listing takes {above:.1f} ms more than an empty module. The limit is {BAR:.0f}."
+    return "\n".join([*lines, "", said])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Measures the microseconds per step that each front end takes in addition to a hand-written loop.
 
     python benchmarks/overhead.py --check
+    python benchmarks/overhead.py --write    # writes the table to docs/performance.md
 
 One process trains the same tiny network on the same batches with each installed front end, round after round. While a
 front end trains, the hand-written loop takes turns with it, some steps each: the figure is the difference of an epoch's
@@ -15,16 +16,22 @@ import contextlib
 import gc
 import logging
 import os
+import platform
 import random
 import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
 
 import torch
 from overhead_contenders import Contender, contenders
 from overhead_task import CLOCKS, Task, own_numbers
+from pages import versions, write_between
 from torch import Tensor
+
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,10 @@ def main() -> int:
         contender.name: {clock: summarize(*times.unbind(-1)[index].unbind(1)) for index, clock in enumerate(CLOCKS)}
         for contender, times in zip(chosen, measured, strict=True)
     }
-    print_table(chosen, {name: by_clock[arguments.clock] for name, by_clock in figures.items()}, arguments)
+    written = table(chosen, {name: by_clock[arguments.clock] for name, by_clock in figures.items()}, arguments)
+    print(written)
+    if arguments.write:
+        write_between(PAGE, "overhead", written)
     broken = [c.name for c in chosen if c.bar is not None and figures[c.name][arguments.clock].overhead > c.bar]
     if broken:
         print(f"over the limit: {', '.join(broken)}", file=sys.stderr)
@@ -73,6 +83,7 @@ def read_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", metavar="TEXT", default=[""], help="contenders with TEXT in their name")
     parser.add_argument("--check", action="store_true", help="exit with 1 if torch-hal is over a limit")
+    parser.add_argument("--write", action="store_true", help="write the table to docs/performance.md")
     return parser.parse_args()
 
 
@@ -129,16 +140,26 @@ def summarize(contender: Tensor, loop: Tensor) -> Figures:
     )
 
 
-def print_table(chosen: list[Contender], figures: dict[str, Figures], arguments: argparse.Namespace) -> None:
+def table(chosen: list[Contender], figures: dict[str, Figures], arguments: argparse.Namespace) -> str:
+    """As Markdown."""
     epochs = arguments.rounds * (arguments.epochs - 1)
-    print(f"µs a step by the {arguments.clock} clock; medians of {epochs} epochs of {arguments.steps} steps\n")
-    print(f"{'':30}{'step':>6}{'over loop':>11}{'quartiles':>15}{'ratio':>7}{'bar':>7}")
+    lines = [
+        f"Microseconds a step by the {arguments.clock} clock, medians of {epochs} epochs of {arguments.steps:,} steps "
+        f"({os.cpu_count()} cores, {versions('torch', 'lightning', 'accelerate')}, Python {platform.python_version()}, "
+        f"{date.today().isoformat()}):",
+        "",
+        "| | step | beyond the loop | quartiles | ratio | limit |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     for contender in chosen:
         found = figures[contender.name]
         low, high = found.quartiles
-        spread = f"{low:+.0f} to {high:+.0f}"
-        bar = "" if contender.bar is None else f"<= {contender.bar:.0f}"
-        print(f"{contender.name:30}{found.step:6.0f}{found.overhead:+11.1f}{spread:>15}{found.ratio:7.2f}{bar:>7}")
+        bar = "" if contender.bar is None else f"{contender.bar:.0f}"
+        lines.append(
+            f"| {contender.name} | {found.step:.0f} | {found.overhead:+.1f} | {low:+.0f} to {high:+.0f} | "
+            f"{found.ratio:.2f} | {bar} |"
+        )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Microseconds per step of Lightning, Fabric, Accelerate and Ray Train, with and without torch-hal's, in one run.
 
-``--check`` fails if a plugin adds more than 10 µs a step; ``nox -s overhead_bridges``. One process on the CPU.
+``--check`` fails if a plugin adds more than 10 µs a step, ``--write`` writes the table to README.md;
+``nox -s overhead_bridges``. One process on the CPU.
 """
 
 from __future__ import annotations
@@ -8,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import statistics
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
+from pages import versions, write_between
 from torch import Tensor, nn
 
 ROUNDS, STEPS, WARM_UP = 9, 300, 50
@@ -189,13 +193,17 @@ def main() -> int:
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    failed = False
+    failed, lines = False, ["| | a step, µs | added by the plugin | limit |", "|---|---:|---:|---:|"]
     for name, taken in bridges():
         alone = statistics.median(one for one, _ in taken)
         added = statistics.median(other - one for one, other in taken)
         failed |= added > BAR
-        sys.stdout.write(f"{name}: {alone:.0f} µs a step, with the plugin {added:+.1f} µs\n")
-        sys.stdout.flush()
+        lines.append(f"| {name} | {alone:.0f} | {added:+.1f} | {BAR:.0f} |")
+        print(lines[-1], flush=True)
+    if "--write" in sys.argv:
+        about = f"{versions('torch', 'lightning', 'accelerate', 'ray')}, {date.today().isoformat()}"
+        lines.insert(0, f"Measured on {os.cpu_count()} cores ({about}):\n")
+        write_between(Path(__file__).with_name("README.md"), "bridges", "\n".join(lines))
     return int(failed and "--check" in sys.argv)
 
 

@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import date
 from importlib import import_module
 from pathlib import Path
 from statistics import NormalDist
@@ -31,7 +32,7 @@ from overhead import silence
 from overhead_contenders import runtime, trainer_bare
 from overhead_hands import ENGINES, Engine, beside_itself
 from overhead_task import CLOCKS, Task, own_numbers
-from pages import write_between
+from pages import versions, write_between
 from torch import Tensor
 
 BAR = 20.0
@@ -306,6 +307,12 @@ def lines(figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace)
             whole = figures[Row(engine, CONTROL, processes)][step_clock]
             step = ", ".join(f"{one:.0f}" for one in whole.step)
             yield f"| {engine.name} | {engine.hand} | {processes} | {whole.runs} | {step} | {cells} |"
+    barred = [row for row in figures if row.has_bar]
+    broken = not_below_the_bar(figures, arguments.clock)
+    below = f"{len(barred) - len(broken)} of {len(barred)}" if broken else f"All {len(barred)}"
+    yield ""
+    yield f"{below} rows are below the limit with their whole interval. Measured on {date.today().isoformat()}, on"
+    yield f"{os.cpu_count()} cores, {versions('torch', 'deepspeed', 'horovod')}."
 
 
 def spread(found: Figures) -> str:

@@ -13,6 +13,8 @@ Trainer with that strategy.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import importlib.util
 import os
 import statistics
@@ -39,6 +41,8 @@ TRIES = 5
 """A process with gloo can abort in torch itself while the interpreter ends, unless the front end prevents it: such a
 run is made again, and counted."""
 aborted: list[str] = []
+PR_SET_CHILD_SUBREAPER = 36
+"""Linux then gives this process the children of those that have ended, so that it can wait for them."""
 COLUMNS = ("import", "first step", "whole on one", "CPU on one", "whole on {}", "CPU on {}")
 
 
@@ -64,7 +68,11 @@ def run(name: str, devices: int, bytecode: str) -> dict[str, float]:
         timeout=300,
         check=False,
     )
-    seconds, cpu = time.monotonic() - began, sum(os.times()[2:4]) - cpu
+    seconds = time.monotonic() - began
+    with contextlib.suppress(ChildProcessError):  # no child is left
+        while True:  # Lightning does not wait for the processes that it has started
+            os.waitpid(-1, 0)
+    cpu = sum(os.times()[2:4]) - cpu
     line = next((line for line in done.stdout.splitlines() if line.startswith("imported=")), None)
     is_abort = "SIGABRT" in done.stderr or "terminate called without an active exception" in done.stderr
     if done.returncode != 0 and name not in OURS and is_abort and aborted.count(name) < TRIES:
@@ -90,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     names = [name for name in options.only if importlib.util.find_spec(NEEDS.get(name, "torch")) is not None]
     columns = [column.format(options.processes) for column in COLUMNS]
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     figures: dict[str, list[list[float]]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as bytecode:
         for number in range(options.rounds + 1):

@@ -24,12 +24,10 @@ def plots() -> Iterator[tuple[str, Picture]]:
     yield "traffic", bars("Sent by each process in a step", "MB", processes[1:], rows)
     rows = [(label(row[0]), [number(row[1])]) for row in table(ROOT / "docs" / "checkpoints.md", "async saves")]
     yield "async-save", bars("Training waits for a checkpoint of 500 MB", "seconds", ("",), rows)
-    figures = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
-    found = re.findall(r"^(\w[^+\n]*?) +\d+ +\+([\d.]+) .* to \+", figures, re.MULTILINE)
-    rows = [(name, [float(value)]) for name, value in found if name != "plain loop"]
+    performance = ROOT / "docs" / "performance.md"
+    rows = [(row[0], [float(row[2])]) for row in table(performance, "overhead") if row[0] != "plain loop"]
     yield "overhead", bars("Beyond the loop written by hand", "microseconds a step", ("",), rows)
-    found = re.findall(r"^(empty module|core\.list|importlib\.metadata) +([\d.]+)", figures, re.MULTILINE)
-    rows = [(name, [float(value)]) for name, value in found]
+    rows = [(row[0], [number(row[1])]) for row in table(performance, "listing")]
     yield "listing", bars("A listing at 500 installed distributions", "milliseconds, median", ("",), rows)
     network = (ROOT / "plugins" / "bagua" / "README.md").read_text("utf-8").partition("link rate 100mbit")[2]
     rows = [(name, [float(value) / 1000]) for name, value in re.findall(r"^\| ([^|]+) \| (\d+) \|", network, re.M)[:9]]
@@ -43,8 +41,14 @@ def plots() -> Iterator[tuple[str, Picture]]:
     phases = ("start", "notes", "teardown")
     yield "requests", bars("Asked of the store by all ranks together", "requests", phases, list(grown.items()))
     rows = [
+        (f"{row[0]} processes", [number(row[1]), number(row[2]), number(row[3])])
+        for row in table(ROOT / "docs" / "scale.md", "processes")
+        if len(row) == 6
+    ]
+    yield "processes", bars("With real processes on one machine", "seconds", ("start", "save", "save_state"), rows)
+    rows = [
         (f"{row[0]} checkpoints", [number(row[3]), number(row[4])])
-        for row in table(ROOT / "docs" / "performance.md", "saves")
+        for row in table(performance, "saves")
         if len(row) == 5 and row[0][0].isdigit()
     ]
     yield "many-checkpoints", bars("In a folder with many checkpoints", "milliseconds", ("latest", "save"), rows)
