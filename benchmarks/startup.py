@@ -96,6 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="of the last columns (default: 2)")
     parser.add_argument("--write", action="store_true", help="write the table to docs/performance.md")
     options = parser.parse_args(arguments)
+    if options.write and options.only is not NAMES:
+        parser.error("--write: the page has all rows; leave out --only")
     names = [name for name in options.only if importlib.util.find_spec(NEEDS.get(name, "torch")) is not None]
     columns = [column.format(options.processes) for column in COLUMNS]
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
