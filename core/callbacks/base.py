@@ -267,7 +267,8 @@ def is_long_enough(trainer: Trainer) -> bool:
 
 def validates_once_in_each_epoch(trainer: Trainer) -> bool:
     """Whether validation runs exactly once at the end of every epoch, or never."""
-    once = trainer.check_val_every_n_epoch == 1 and trainer.val_check_interval == 1.0
+    interval = trainer.val_check_interval  # 1 is after each batch
+    once = trainer.check_val_every_n_epoch == 1 and isinstance(interval, float) and interval == 1.0
     return once or not trainer.enable_validation
 
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, nearest, quoted
-from .agreement import SharedClock
+from .agreement import SharedClock, decide_in_process_zero
 from .base import Callback
 
 if TYPE_CHECKING:
@@ -91,9 +91,10 @@ class Timer(Callback):
         """Begin to measure."""
         self._begin("train")
         if self._duration is not None:
-            self._clock = SharedClock(self._duration - self._before["train"])
+            left = self._duration - self._before["train"]
+            self._clock = SharedClock(left)
             self._clock.restart(trainer.global_step)
-            if self._clock.seconds <= 0:  # in every process: all have the same duration, and the same checkpoint
+            if decide_in_process_zero(trainer, lambda: left <= 0):  # a script may compute it: each process another
                 self._stop(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:

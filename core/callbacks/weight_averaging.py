@@ -118,23 +118,31 @@ class WeightAveraging(Callback):
         after = trainer.global_step
         before, self._step = after if self._step is None else self._step, after
         if any(self.should_update(step_idx=step) for step in range(before, after)):
-            assert self._average is not None
-            self._average.update_parameters(module)
+            self._update(module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Take the weights, at the end of an epoch."""
         epoch = trainer.current_epoch
         if epoch > self._epoch and self.should_update(epoch_idx=epoch):
-            assert self._average is not None
-            self._average.update_parameters(pl_module)
+            self._update(pl_module)
             self._epoch = epoch
+
+    def _update(self, module: nn.Module) -> None:
+        assert self._average is not None
+        for own, mean in zip(module.buffers(), self._average.module.buffers(), strict=True):
+            if own.shape != mean.shape:  # as of an observer for quantization, which gets its size in a forward pass
+                mean.data = own.detach().to(mean.device, copy=True)
+        self._average.update_parameters(module)
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Give the module the average."""
         if self._average is not None and self._average.n_averaged > 0:
             with torch.no_grad():
                 for own, mean in zip(_tensors(pl_module), _tensors(self._average.module), strict=True):
-                    own.data.copy_(mean.data)
+                    if own.shape == mean.shape:
+                        own.data.copy_(mean.data)
+                    else:
+                        own.data = mean.data.to(own.device)
             share_buffers(trainer.strategy, pl_module)
         self._average = None
 
@@ -206,6 +214,9 @@ class WeightAveraging(Callback):
         with torch.no_grad():
             for own, mean in zip(_tensors(module), _tensors(self._average.module), strict=True):
                 kept = mean.data.to(own.device, copy=True)
+                if own.shape != mean.shape:
+                    own.data, mean.data = kept, own.data.to(mean.device)
+                    continue
                 mean.data.copy_(own.data)
                 own.data.copy_(kept)
 

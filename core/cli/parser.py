@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 from typing import Any, NoReturn
 
 from .. import callbacks, loggers, strategies
 from ..discovery.selection import survey
-from ..errors import BackendError, nearest
+from ..errors import BackendError, nearest, quoted
 from ..hints.remedies import package, remedies
 from ..loggers import Logger
 from ..trainer import Trainer
@@ -32,6 +33,8 @@ KINDS = {
 _UNKNOWN = re.compile(r"(?:unrecognized arguments: (--)|(?:Group '([\w.]+)' .*)?option ')([\w.]+)")
 _CONFIG = re.compile(r"unrecognized arguments: (\S+\.(?:ya?ml|json))\b")
 _CLASS = re.compile(r"Expected a dot import path string: ([A-Z]\w*)")
+_OPTION = re.compile(r"Problem with given class_path '([\w.]+)':\s+Option '([\w.]+)' is not accepted")
+_MEMBER = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 
 
 class ArgumentParser(jsonargparse.ArgumentParser):
@@ -93,6 +96,13 @@ class ArgumentParser(jsonargparse.ArgumentParser):
         elif named := _CLASS.search(message):
             meant = nearest(named[1], [*callbacks.__all__, *loggers.__all__, *strategies.__all__])
             message = f"{message.rstrip()}\n{meant.strip() or 'Give the whole path of the class.'}"
+        elif option := _OPTION.search(message):
+            known = _parameters(option[1])
+            meant = nearest(option[2].rpartition(".")[2], known) or f" Valid: {quoted(known)}."
+            message = f"{message.rstrip()}\n{option[1]} has no argument {option[2]!r}.{meant}"
+        elif (member := _MEMBER.search(message)) and member[1] in sys.modules:
+            classes = [name for name, each in vars(sys.modules[member[1]]).items() if isinstance(each, type)]
+            message = f"{message.rstrip()}\n{nearest(member[2], classes).strip()}".rstrip()
         super().error(message, ex)
         raise SystemExit(2)
 
@@ -112,3 +122,13 @@ class ArgumentParser(jsonargparse.ArgumentParser):
     def _names(self) -> list[str]:
         subcommands = self._subcommands_action.choices.values() if self._subcommands_action is not None else ()
         return sorted({action.dest for parser in (self, *subcommands) for action in parser._actions})
+
+
+def _parameters(path: str) -> list[str]:
+    """The arguments of the class at ``path``, with those of the classes that it is derived from."""
+    module, _, name = path.rpartition(".")
+    found = dict[str, None]()
+    for kind in getattr(getattr(sys.modules.get(module), name, None), "__mro__", ())[:-1]:
+        own = [*inspect.signature(kind.__init__).parameters.values()][1:]
+        found |= {each.name: None for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+    return [*found]

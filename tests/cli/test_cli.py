@@ -146,6 +146,9 @@ def test_a_derived_class_in_place_of_the_one_in_the_code(capsys: pytest.CaptureF
     assert type(made("--model=Bent", *QUIET, subclass_mode_model=True).model) is Bent
     error = printed(capsys, f"--model={WithoutOptimizer.__module__}.WithoutOptimizer", *QUIET, code=2, **options)
     assert "WithoutOptimizer" in error
+    for name in ("lrr", "degre"):  # of its base, and its own
+        error = printed(capsys, "--model=Bent", f"--model.{name}=1", *QUIET, code=2, **options)
+        assert f"Bent has no argument {name!r}. Did you mean {name[:-1] if name == 'lrr' else 'degree'!r}?" in error
 
 
 # -- wrong names and values ----------------------------------------------------------------------------------------
@@ -184,6 +187,8 @@ def test_a_wrong_name_in_a_file_is_an_error(run: bool, capsys: pytest.CaptureFix
         (("fit", "--trainer={gpus: 2}"), "Set accelerator='gpu' and devices= to the same value"),
         (("fit", "--trainer.callbacks+=ModelCheckpont"), "Did you mean 'ModelCheckpoint'"),
         (("fit", "--trainer.callbacks+=Zzz"), "Give the whole path of the class."),
+        (("fit", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpat=x"), "Did you mean 'dirpath'?"),
+        (("fit", f"--trainer.callbacks+={Line.__module__}.Lne"), "Did you mean 'Line'"),
     ],
 )
 def test_the_remedy_for_a_wrong_argument(args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

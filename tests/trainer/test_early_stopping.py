@@ -223,6 +223,22 @@ def test_an_epoch_without_validation_counts_nothing() -> None:
     assert (trainer.current_epoch, stopping.wait_count, float(stopping.best_score)) == (6, 0, 1.0)
 
 
+@pytest.mark.parametrize(("interval", "steps"), [(1, 4), (2, 9), (1.0, 28)])
+def test_each_validation_is_judged(interval: float, steps: int, tmp_path: Path) -> None:
+    """The first of four is the best; each has its checkpoint. 1 is after each batch, 1.0 after each epoch of seven."""
+
+    class Worse(Regression):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("score", float(self.global_step))
+
+    saves = ModelCheckpoint(tmp_path, monitor="score", save_top_k=-1)
+    callbacks = [EarlyStopping("score", patience=3), saves]
+    trainer = quiet(max_epochs=9, callbacks=callbacks, val_check_interval=interval, enable_checkpointing=True)
+    trainer.fit(Worse(), loader(), loader())
+    assert trainer.global_step == steps
+    assert len(saves.best_k_models) == 4
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"check_val_every_n_epoch": 2}, {"val_check_interval": 10, "check_val_every_n_epoch": None}, {}],

@@ -283,6 +283,10 @@ class Misnamed(Plateau):
     options: ClassVar[dict[str, Any]] = {"monitor": "eror"}
 
 
+class MisnamedByStep(Plateau):
+    options: ClassVar[dict[str, Any]] = {"monitor": "eror", "interval": "step"}
+
+
 class Lenient(Plateau):
     options: ClassVar[dict[str, Any]] = {"monitor": "eror", "strict": False}
 
@@ -291,6 +295,8 @@ def test_a_metric_that_was_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Is an error with those that were; or a warning."""
     with pytest.raises(ConfigurationError, match=r"ReduceLROnPlateau monitors 'eror'.*Logged so far: 'error'"):
         quiet(max_epochs=1).fit(Misnamed(), loader(), loader())
+    with pytest.raises(ConfigurationError, match="set 'frequency' to the number of steps between two validations"):
+        quiet(max_epochs=1).fit(MisnamedByStep(), loader(), loader())
     with caplog.at_level(logging.WARNING):
         module = Lenient()
         quiet(max_epochs=2).fit(module, loader(), loader())

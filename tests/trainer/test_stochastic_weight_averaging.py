@@ -1,7 +1,8 @@
-"""StochasticWeightAveraging, against a plain loop with torch.optim.swa_utils."""
+"""Averages of weights, against plain loops with torch.optim.swa_utils."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
 
+from core import Trainer
 from core.callbacks import (
     Callback,
     EMAWeightAveraging,
     LambdaCallback,
     ModelCheckpoint,
     StochasticWeightAveraging,
+    WeightAveraging,
 )
 from core.errors import ConfigurationError, CoreError
 
@@ -268,3 +271,49 @@ def test_an_average_without_the_trained_weights(
         quiet(max_epochs=3, callbacks=[averaging]).fit(Regression(), loader(), ckpt_path=path)
         told.append("was written after the end of its fit" in caplog.text)
     assert told == [False, True]
+
+
+class Observed(Regression):
+    """With a range for each input, as observers for quantization have it, and a buffer that grows in each step."""
+
+    high: torch.Tensor
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("high", torch.empty(0))
+        self.register_buffer("seen", torch.zeros(1))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.high.resize_(6).copy_(batch[0].amax(0))
+        self.seen = torch.cat((self.seen, torch.ones(1)))
+        return self.loss(batch)
+
+
+@pytest.mark.parametrize("use_buffers", [True, False])
+def test_buffers_get_their_size_in_a_step(use_buffers: bool) -> None:
+    """The average has them in their new size; validation and the end of the fit use it."""
+    torch.manual_seed(0)
+    module = Observed()
+    average = AveragedModel(copy.deepcopy(module.network))
+    sizes = []
+
+    class ByHand(WeightAveraging):
+        def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+            return step_idx is not None and step_idx % 3 == 0
+
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+            if batch_idx % 3 == 0:
+                average.update_parameters(module.network)
+
+        def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+            sizes.append(len(module.seen))
+
+    module_at = LambdaCallback(on_validation_start=lambda trainer, module: sizes.append(len(module.seen)))
+    quiet(max_epochs=1, val_check_interval=3, callbacks=[ByHand(use_buffers=use_buffers), module_at]).fit(
+        module, loader(), loader()
+    )
+    assert sizes == [4, 4, 7, 7]
+    assert_same(module.network, average.module)
+    assert (len(module.high), len(module.seen)) == (6, 8)

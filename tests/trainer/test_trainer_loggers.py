@@ -156,6 +156,27 @@ def test_loggers_are_told_how_the_run_ended(error: type[BaseException], status: 
     assert calls == ["success"]
 
 
+def test_all_loggers_are_ended_if_one_fails() -> None:
+    """The others are told the same, and the error is raised."""
+    calls: list[Any] = []
+
+    class Fails:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+            pass
+
+        def finalize(self, status: str) -> None:
+            calls.append((self.name, status))
+            if self.name != "c":
+                raise OSError(self.name)
+
+    with pytest.raises(OSError, match="b"):
+        quiet(max_epochs=1, logger=[Fails(name) for name in "abc"]).fit(Regression(), loader(25))
+    assert calls == [(name, "success") for name in "abc"]
+
+
 def test_values_of_hooks_belong_to_their_step(tmp_path: Path) -> None:
     """What on_train_batch_start and on_train_batch_end log is sent with the step's own values."""
 
@@ -233,8 +254,7 @@ def test_a_resumed_run_writes_what_an_uninterrupted_one_does(tmp_path: Path) -> 
             if trainer.global_step == 10:
                 raise ValueError("killed")
 
-    def trainer(folder: str, **settings: Any) -> Any:
-        loggers = ["csv", "json", "tensorboard"]
+    def trainer(folder: str, loggers: Any = ("csv", "json", "tensorboard"), **settings: Any) -> Any:
         root = tmp_path / folder
         return quiet(max_epochs=3, log_every_n_steps=1, logger=loggers, default_root_dir=root, **settings)
 
@@ -243,15 +263,16 @@ def test_a_resumed_run_writes_what_an_uninterrupted_one_does(tmp_path: Path) -> 
     with pytest.raises(ValueError, match="killed"):
         trainer("resumed", callbacks=Stops()).fit(Logged(), loader(10), loader(30))
     time.sleep(1)  # TensorBoard orders the event files of a run by the second in which they are made
-    resumed = trainer("resumed")
+    resumed = trainer("resumed", ["tensorboard", "csv", "json"])  # the order does not matter
     resumed.fit(Logged(), loader(10), loader(30), ckpt_path=tmp_path / "saved")
-    for one, other in zip(whole.loggers, resumed.loggers, strict=True):
+    of_resumed = [*resumed.loggers[1:], resumed.loggers[0]]
+    for one, other in zip(whole.loggers, of_resumed, strict=True):
         first, second = Path(one.log_dir), Path(other.log_dir)
         assert first.name == second.name
         for name in ("metrics.csv", "metrics.jsonl", "hparams.json"):
             if (first / name).exists():
                 assert (first / name).read_text() == (second / name).read_text()
-    events = [EventAccumulator(str(run.loggers[2].log_dir)) for run in (whole, resumed)]
+    events = [EventAccumulator(str(one.log_dir)) for one in (whole.loggers[2], of_resumed[2])]
     for accumulator in events:
         accumulator.Reload()
     names = events[0].Tags()["scalars"]

@@ -263,10 +263,14 @@ class MetricLog:
         return [{"class": type(logger).__qualname__, **logger.state_dict()} for logger in self.loggers]
 
     def load_loggers_state(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Continue the loggers' runs from there, where they are of the same classes; every process calls it."""
-        for logger, state in zip(self.loggers, states, strict=False):
-            if state["class"] == type(logger).__qualname__ and len(state) > 1:
-                logger.load_state_dict(state)
+        """Continue each run with the first logger of its class; every process calls it."""
+        left = [*self.loggers]
+        for state in states:
+            logger = next((each for each in left if type(each).__qualname__ == state["class"]), None)
+            if logger is not None:
+                left.remove(logger)
+                if len(state) > 1:
+                    logger.load_state_dict(state)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "stage": None, "_owner": None}

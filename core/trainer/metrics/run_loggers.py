@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from ...errors import ConfigurationError, WrongTypeError
@@ -148,11 +149,15 @@ def end_loggers(loggers: Sequence[Logger], status: str, ends_process: bool) -> N
         status: ``"success"``, ``"failed"`` or ``"interrupted"``.
         ends_process: Whether this process ends with the run, so that nothing else closes them.
     """
-    for logger in loggers:
-        try:
-            if logger.process_index == 0:
-                (logger.finish if ends_process else logger.finalize)(status)
-        except Exception:
-            if status == "success":
-                raise
-            messages.exception("%r could not be closed", logger)  # the error that ended the run is the one to show
+    with ExitStack() as stack:  # one that fails keeps no other open
+        for logger in reversed([each for each in loggers if each.process_index == 0]):
+            stack.callback(_end, logger, status, ends_process)
+
+
+def _end(logger: Logger, status: str, ends_process: bool) -> None:
+    try:
+        (logger.finish if ends_process else logger.finalize)(status)
+    except Exception:
+        if status == "success":
+            raise
+        messages.exception("%r could not be closed", logger)  # the error that ended the run is the one to show

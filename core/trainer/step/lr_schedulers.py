@@ -134,7 +134,7 @@ class LRSchedulers:
         if schedule.strict:
             raise ConfigurationError(
                 f"lr_scheduler: {said}. Log it with self.log in training or validation, set 'frequency' to the number "
-                "of epochs between two validations, or set 'strict': False to skip the scheduler's step."
+                f"of {schedule.interval}s between two validations, or set 'strict': False to skip the scheduler's step."
             )
         logger.warning("lr_scheduler: %s. Its step is skipped", said)
         return None
