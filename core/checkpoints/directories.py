@@ -14,7 +14,6 @@ from ..errors import CheckpointError
 from .disk_remedies import FAILURES
 from .manifest import (
     FILE_NAME,
-    LARGEST,
     MOST,
     NOT_A_MANIFEST,
     DamagedManifestError,
@@ -23,6 +22,7 @@ from .manifest import (
     is_ours,
     open_file,
     parsed,
+    read_small,
 )
 from .single_file import trailer_at
 
@@ -34,7 +34,7 @@ def identity(place: Path) -> str | None:
             trailer = trailer_at(place)
             return None if trailer is None else str(trailer)
         with open_file(place / FILE_NAME) as file:
-            return hashlib.sha256(file.read(LARGEST)).hexdigest()
+            return hashlib.sha256(read_small(file)).hexdigest()
     except (OSError, CheckpointError):
         return None
 

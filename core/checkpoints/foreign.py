@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..errors import CheckpointError, ConfigurationError, quoted
 from ..utilities.torch_private import uncompiled_names
 from .locations import absolute, local_copy, read_manifest
-from .manifest import LARGEST, DamagedError, FileRecord, Manifest, NotOursError, open_file
+from .manifest import DamagedError, FileRecord, Manifest, NotOursError, open_file, read_small
 from .safe_unpickling import load_tensors, refuse_code
 from .safetensors_io import SafetensorsCheckpointIO, read_safetensors
 from .sharded import ShardedCheckpointIO
@@ -188,7 +188,7 @@ def _read_in_parts(index: Path) -> dict[str, Tensor]:
     """The weights in the files that an index lists."""
     try:
         with open_file(index.resolve()) as file:
-            text = file.read(LARGEST)
+            text = read_small(file)
         names = sorted(set(json.loads(text)["weight_map"].values()))
         if any(not isinstance(name, str) or os.path.basename(name) != name for name in names):
             raise ValueError("it lists files outside of its folder")

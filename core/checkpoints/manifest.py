@@ -294,6 +294,11 @@ def open_file(path: Path) -> IO[bytes]:
     return path.open("rb", buffering=0)
 
 
+def read_small(file: IO[bytes], most: int = LARGEST) -> bytes:
+    """What is in a file, at most so many bytes; ``file.read(most)`` would allocate as many, also for a small file."""
+    return file.read(min(most, os.fstat(file.fileno()).st_size))
+
+
 def _of(place: object, name: str) -> str:
     return f"{place}" if name == CONTENT else f"{place}/{name}"
 
@@ -375,7 +380,7 @@ def _text(place: Path) -> bytes:
         with place.open("rb") as file:
             return _text_in_file(file, place)
     with open_file(place / FILE_NAME) as file:
-        text = file.read(LARGEST + 1)
+        text = read_small(file, LARGEST + 1)
     if len(text) > LARGEST:
         raise CheckpointError(f"{place / FILE_NAME} is damaged: it has more than {LARGEST} bytes.")
     return text

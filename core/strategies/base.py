@@ -90,6 +90,9 @@ class Strategy(StepMethods, TrainerView, ABC):
     checkpointed_weights: ClassVar[str] = "each"
     """Which weights a checkpoint has if processes have their own (``keeps_replicas_equal = False``): those of
     ``"each"`` process, so that resuming is exact, those of ``"rank 0"``, or their ``"mean"``."""
+    copies_loaded_state: ClassVar[bool] = False
+    """Whether its own methods that load states keep what they are given nowhere but in an optimizer's ``state``, from
+    where it is copied: then a checkpoint's file is mapped into memory."""
     keeps_buffers_equal: bool = True
     """Whether each training pass begins with rank 0's buffers, such as running means, in all processes."""
     uses_process_group: ClassVar[bool] = False

@@ -230,8 +230,9 @@ def copied_where_kept(module: nn.Module, state: Mapping[str, Any]) -> Mapping[st
     def may_keep(part: nn.Module) -> bool:
         part = getattr(part.load_state_dict, "__self__", part)  # of an adapter, the user's module
         loads = [getattr(part, name) for name in (*MODULE_LOADS, "set_extra_state")]
-        packages = {str(getattr(load, "__module__", "")).partition(".")[0] for load in loads}
-        return bool(packages - plain or part._load_state_dict_pre_hooks)
+        hooks: Mapping[int, Any] = part._load_state_dict_pre_hooks
+        loads += [wrapped.hook for wrapped in hooks.values()]  # torch's own, as of sharded modules, keep nothing
+        return any(str(getattr(load, "__module__", "")).partition(".")[0] not in plain for load in loads)
 
     named = module.named_modules(remove_duplicate=False)
     prefixes = tuple(f"{name}." if name else "" for name, part in named if may_keep(part))

@@ -84,17 +84,23 @@ def read_parts(strategy: Strategy, read: Callable[[], dict[str, Any]], parts: Co
     """
     kind = type(strategy)
     is_plain = kind.load_module_state is Strategy.load_module_state
-    if not (parts and is_plain and kind.load_optimizer_state is Strategy.load_optimizer_state):
+    copies = is_plain and kind.load_optimizer_state is Strategy.load_optimizer_state
+    if not (parts and (copies or strategy.copies_loaded_state)):
         return read()  # an engine may keep what it gets
     with tensors_in_files():
         checkpoint = read()
-    return {name: _marked(part) if name in parts else copy.deepcopy(part) for name, part in checkpoint.items()}
+    return {name: _marked(part) if name in parts else _copied(part) for name, part in checkpoint.items()}
 
 
 def _marked(part: Any) -> Any:
     if isinstance(part, list):
         return [_marked(each) for each in part]
     return _StateInFile(part) if isinstance(part, dict) and "param_groups" in part else part
+
+
+def _copied(part: Any) -> Any:
+    """A copy of ``part``, with the same shards of tensors, which are in memory."""
+    return copy.deepcopy(part, {id(each): each for _, each in leaves(part) if hasattr(each, "device_mesh")})
 
 
 def _copy_taken(optimizer: Optimizer, state: _StateInFile) -> None:
@@ -155,7 +161,7 @@ def load_optimizer(
             "added have to be there before: call add_param_group in on_load_checkpoint, or before load_state"
         )
     if isinstance(state, _StateInFile) and type(optimizer).load_state_dict is not Optimizer.load_state_dict:
-        state = copy.deepcopy(dict(state))  # it may keep more of it than its state
+        state = _copied(dict(state))  # it may keep more of it than its state
     try:
         with state_dtypes_kept(optimizer) if facts.get("precision") == plan.precision.name else nullcontext():
             strategy.load_optimizer_state(optimizer, state)

@@ -95,6 +95,7 @@ class FSDPStrategy(ProcessGroupStrategy):
     name = "fsdp"
     inference_is_collective: ClassVar[bool] = True
     applies_precision: ClassVar[bool] = False
+    copies_loaded_state: ClassVar[bool] = True
     keeps_buffers_equal = False
     equal_buffers_in_evaluation = True
 
@@ -375,7 +376,7 @@ class FSDPStrategy(ProcessGroupStrategy):
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
         """Load this process's shards of a state that any strategy wrote."""
-        module.load_state_dict(self._laid_out(module.state_dict(), state))
+        super().load_module_state(module, self._laid_out(module.state_dict(), state))
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """Like :meth:`module_state`."""
