@@ -97,23 +97,26 @@ def test_the_content_of_a_module_is_in_these_attributes() -> None:
 
 
 def test_what_a_module_may_keep_of_a_state_is_copied() -> None:
-    """Torch's own modules copy what they load; others may keep it, as may a hook."""
+    """Torch's own modules and hooks copy what they load; others may keep it, as may a hook of the user's."""
 
     class Keeps(nn.Linear):
         def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
             self.weight.data = state[f"{prefix}weight"]
 
-    hooked, shared = nn.Linear(1, 1), Keeps(1, 1)
+    hooked, shared = nn.LazyBatchNorm1d(), Keeps(1, 1)
     hooked.register_load_state_dict_pre_hook(lambda *_: None)  # type: ignore[no-untyped-call]
     module = nn.ModuleList([nn.BatchNorm1d(1), nn.LazyBatchNorm1d(), hooked, shared, nn.Sequential(shared)])
     state = module.state_dict()
     given = torch_private.copied_where_kept(module, state)
     copied = {name for name in state if given[name] is not state[name]}
-    assert {name[0] for name in copied} == {"1", "2", "3", "4"}
-    assert "1.weight" not in copied  # it has no content yet
+    assert {name[0] for name in copied} == {"2", "3", "4"}
+    assert "2.weight" not in copied  # it has no content yet
     assert all(callable(getattr(nn.Module, name)) for name in torch_private.MODULE_LOADS)
     assert vars(given) == vars(state)  # the versions of the classes
     assert torch_private.copied_where_kept(module[0], state) is state
+    lazy, weights = nn.LazyBatchNorm1d(), nn.BatchNorm1d(1).state_dict()
+    lazy.load_state_dict(weights)  # with a hook of torch's
+    assert all(each.data_ptr() != weights[name].data_ptr() for name, each in lazy.state_dict().items())
 
 
 def test_a_module_without_its_constructor_is_noticed() -> None:
