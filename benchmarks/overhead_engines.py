@@ -70,8 +70,8 @@ class Row:
 
     @property
     def has_bar(self) -> bool:
-        """Whether it is the Runtime: the Trainer has its own modules for the engine to go through."""
-        return self.front_end == "Runtime"
+        """Whether the limit applies: the Trainer has its own modules for the engine to go through."""
+        return self.front_end == "Runtime" and self.engine.is_list
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def work(arguments: argparse.Namespace) -> int:
     # What was imported stays out of every later collection.
     gc.collect()
     gc.freeze()
-    task = Task(arguments.epochs, arguments.steps, engine.by_hand, rank, int(processes), STRETCH)
+    task = Task(arguments.epochs, arguments.steps, engine.by_hand, rank, int(processes), STRETCH, engine.is_list)
     with silence():
         if front_end == CONTROL:
             network = beside_itself(task, engine)

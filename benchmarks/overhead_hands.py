@@ -22,7 +22,7 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 __all__ = ["ENGINES", "Engine", "beside_itself"]
 
@@ -44,6 +44,7 @@ class Engine:
         make_optimizer: Of both sides.
         launcher: The module that starts several processes, and its options.
         repeats: Whether two runs in several processes end with the same bits.
+        is_list: Whether the batches are a list, as in :class:`Task`; else the limit does not apply.
         calls: Its class or module, as ``module:name``, and what of it both sides call that the bar leaves out.
     """
 
@@ -55,6 +56,7 @@ class Engine:
     make_optimizer: Callable[[nn.Module], Optimizer] = sgd
     launcher: tuple[str, ...] = ("torch.distributed.run", "--standalone", "--nproc-per-node")
     repeats: bool = True
+    is_list: bool = True
     calls: tuple[str, tuple[str, ...]] = ("", ())
 
     def command(self, processes: int, *script: str) -> list[str]:
@@ -85,8 +87,7 @@ def beside_itself(task: Task, engine: Engine) -> nn.Module:
     else:
         os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")  # DeepSpeed reads them
         dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    share: Any = DistributedSampler(task, task.processes, task.rank, shuffle=False) if task.processes > 1 else None
-    loop = engine.by_hand(task.network(), DataLoader(task, batch_size=None, sampler=share))
+    loop = engine.by_hand(task.network(), task.loader(is_divided=True))
     for _ in range(task.epochs):
         loop.start_epoch()
         loop.take(task.steps)
@@ -274,6 +275,7 @@ def deepspeed_stage(stage: int) -> Engine:
 
 ENGINES = [
     Engine("ddp", "DistributedDataParallel", lambda: "ddp", ddp),
+    Engine("ddp, each batch seeded", "DistributedDataParallel", lambda: "ddp", ddp, is_list=False),
     Engine("ddp_sharded", "DDP, ZeroRedundancyOptimizer", lambda: "ddp_sharded", ddp_sharded),
     Engine("fsdp", "fully_shard", lambda: "fsdp", fsdp, ("torch_hal_fsdp",)),
     *map(deepspeed_stage, range(4)),

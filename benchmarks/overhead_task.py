@@ -12,7 +12,7 @@ import gc
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,8 @@ class Task(Dataset[Batch]):
         rank: This process's number; process ``r`` of ``n`` takes the batches ``r``, ``r + n`` and so on.
         processes: How many there are.
         stretch: Steps between two turns.
+        is_list: Whether front ends get the batches as a list. A data set of a class of one's own may draw random
+            numbers, so that a prepared loader of several processes seeds each batch; a list cannot.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class Task(Dataset[Batch]):
         rank: int = 0,
         processes: int = 1,
         stretch: int = 20,
+        is_list: bool = False,
     ) -> None:
         self.epochs, self.steps, self.rank, self.processes = epochs, steps, rank, processes
         generator = torch.Generator().manual_seed(1)
         inputs = torch.randn(steps * processes, BATCH_SIZE, FEATURES, generator=generator)
         self._batches = list(zip(inputs, inputs.sum(2, keepdim=True).tanh(), strict=True))
+        self._is_list = is_list
         self._make_loop, self._stretch, self._turn_every = make_loop, stretch, stretch * processes
         self._loop: HandWrittenLoop | None = None
         self._turns: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
@@ -80,17 +84,26 @@ class Task(Dataset[Batch]):
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), nn.Linear(FEATURES, 1))
 
-    def loader(self) -> DataLoader[Any]:
-        """The batches of all processes, in the same order each time."""
-        return DataLoader(self, batch_size=None)
+    def loader(self, is_divided: bool = False) -> DataLoader[Any]:
+        """The batches of all processes, in the same order each time; or those of this process."""
+        step = self.processes if is_divided else 1
+        positions = range(self.rank if is_divided else 0, len(self), step)
+        if self._is_list:
+            turns: Any = [_Position(self, position) for position in positions]
+            return DataLoader(cast("Any", self._batches), batch_size=None, sampler=turns)
+        return DataLoader(self, batch_size=None, sampler=positions)
 
     def __len__(self) -> int:
         return self.steps * self.processes
 
     def __getitem__(self, position: int) -> Batch:
+        self.at(position)
+        return self._batches[position]
+
+    def at(self, position: int) -> None:
+        """Let the loop by hand take its turn, if it is due where the front end reads ``position``."""
         if position % self._turn_every == self.rank:
             self._take_turns(position == self.rank)
-        return self._batches[position]
 
     def _take_turns(self, is_first: bool) -> None:
         loop = self._loop
@@ -158,6 +171,20 @@ class Task(Dataset[Batch]):
             raise RuntimeError(f"the batches were read {len(turns) / self._stretches} times in {self.epochs} epochs")
         began, ended = turns.unbind(1)
         return began[1:] - ended[:-1], ended - began
+
+
+class _Position:
+    """An index of a list, which tells the task where the list is read."""
+
+    def __init__(self, task: Task, position: int) -> None:
+        self._task, self._position = task, position
+
+    def __index__(self) -> int:
+        self._task.at(self._position)
+        return self._position
+
+    def __repr__(self) -> str:
+        return repr(self._position)
 
 
 class _LeftOut:

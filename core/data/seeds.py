@@ -8,12 +8,13 @@ as nothing but the loader draws from torch's generator.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -74,16 +75,20 @@ class SeededIndex:
 
 
 def _arrive(index: Any, seed: int) -> Any:
-    _seed_host(seed)
+    seed_host(seed)
     return index
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """The host's global generators start from ``seed`` within, and are as before afterwards."""
-    with _kept_host_state():
-        _seed_host(seed)
-        yield
+    apart = _spare.pop() if _spare else Apart()
+    try:
+        with apart:
+            seed_host(seed)
+            yield
+    finally:
+        _spare.append(apart)
 
 
 @contextmanager
@@ -95,7 +100,7 @@ def replayed(
     Those whose state is ``None`` are left alone.
     """
     before = None if states is None else [generator.get_state() for generator in own]
-    with nullcontext() if state is None else _kept_host_state():
+    with nullcontext() if state is None else Apart():
         if state is not None:
             set_host_rng_state(state)
         if states is not None:
@@ -113,37 +118,94 @@ def set_states(generators: Sequence[Any], states: Sequence[Any]) -> None:
         generator.set_state(state)
 
 
-@contextmanager
-def _kept_host_state() -> Iterator[None]:
-    state = host_state()
-    try:
-        yield
-    finally:
-        set_host_state(state)
+class Apart:
+    """States of the host's global generators, Python's, torch's and NumPy's, for what runs within.
 
+    Outside they are as before. A loader without workers enters and leaves it at each batch. What a checkpoint holds is
+    in :mod:`core.random`, and takes several times as long.
 
-def host_state() -> tuple[Any, Any, Any]:
-    """The states of the generators of Python, torch and, if it is imported, NumPy, as these give them.
-
-    A loader without workers takes and sets them at each batch. What a checkpoint holds is in :mod:`core.random`, and
-    takes twice as long.
+    Args:
+        goes_on: Whether each time within goes on where the last one ended.
     """
-    numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
-    return random.getstate(), torch.default_generator.get_state(), numpy
+
+    def __init__(self, goes_on: bool = False) -> None:
+        self._goes_on = goes_on
+        self._within: tuple[Any, Tensor] | None = None
+        self._numpy: _NumPyGenerator | None = None
+        self._numpy_outside: _NumPyGenerator | None = None
+
+    def __enter__(self) -> None:
+        self._outside = random.getstate(), torch.default_generator.get_state()
+        if self._within is not None:
+            _set_python_and_torch(*self._within)
+        if "numpy" in sys.modules:
+            self._numpy_outside = _NumPyGenerator.attached()
+            self._numpy_outside.keep()
+            if self._numpy is None:
+                self._numpy = _NumPyGenerator(sys.modules["numpy"].random.MT19937(0))
+            self._numpy.attach()
+
+    def __exit__(self, *error: object) -> None:
+        if self._goes_on:
+            self._within = random.getstate(), torch.default_generator.get_state()
+        _set_python_and_torch(*self._outside)
+        if self._numpy_outside is not None and self._numpy is not None:
+            if self._goes_on:
+                self._numpy.keep()
+            self._numpy_outside.attach()
 
 
-def set_host_state(state: tuple[Any, Any, Any]) -> None:
-    """Restore the generators to ``state``, which :func:`host_state` returned."""
-    python, host, numpy = state
+class _NumPyGenerator:
+    """A generator that NumPy's global functions draw from for a time.
+
+    An exchange takes a tenth of the time of ``get_state`` and ``set_state``. But NumPy draws normal numbers in pairs,
+    and forgets the second one of a pair in an exchange; where there may be one, its whole state is kept.
+    """
+
+    newest: ClassVar[_NumPyGenerator | None] = None
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+        self._memory: bytes | None = None
+        self._whole: dict[str, Any] | None = None
+
+    @classmethod
+    def attached(cls) -> _NumPyGenerator:
+        """The one that NumPy draws from now."""
+        generator, newest = sys.modules["numpy"].random.get_bit_generator(), cls.newest
+        return newest if newest is not None and newest._generator is generator else cls(generator)
+
+    def keep(self) -> None:
+        """Keep what an exchange would forget."""
+        generator = self._generator
+        # NumPy's struct for a Mersenne Twister: 624 numbers of 32 bits, and a position among them. If it is the same as
+        # before, nothing was drawn; to read the whole state takes as long as all else that is done for a batch.
+        is_known = type(generator).__name__ == "MT19937"
+        memory = ctypes.string_at(generator.ctypes.state_address, 4 * 625) if is_known else None
+        if memory is None or memory != self._memory or self._whole is not None:
+            state = sys.modules["numpy"].random.get_state(legacy=False)
+            self._memory, self._whole = memory, state if state["has_gauss"] else None
+
+    def attach(self) -> None:
+        """Let NumPy draw from it."""
+        numpy_random = sys.modules["numpy"].random
+        numpy_random.set_bit_generator(self._generator)
+        if self._whole is not None:
+            numpy_random.set_state(self._whole)
+        _NumPyGenerator.newest = self
+
+
+_spare: list[Apart] = []
+
+
+def _set_python_and_torch(python: Any, host: Tensor) -> None:
     random.setstate(python)
     torch.default_generator.set_state(host)
-    if numpy is not None:
-        sys.modules["numpy"].random.set_state(numpy)
 
 
-def _seed_host(seed: int) -> None:
+def seed_host(seed: int) -> None:
+    """Seed the host's global generators."""
     random.seed(seed)
     if "numpy" in sys.modules:
-        # NumPy takes 32-bit integers.
-        sys.modules["numpy"].random.seed([seed & 0xFFFFFFFF, seed >> 32])
+        sys.modules["numpy"].random.seed(seed & 0xFFFFFFFF)  # the largest that it takes, but for arrays, which are slow
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach the devices' generators too

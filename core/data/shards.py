@@ -242,10 +242,12 @@ class ShardedSampler(Sampler[Any]):
     def _deal_items(self, number: int, items: Sequence[Any], first: Sequence[Any]) -> list[Any] | None:
         share, batch_size = self.share, self.batch_size
         assert batch_size is not None
-        if len(items) < self.units:
-            items = items[: share.kept(len(items), batch_size, self.drop_last)]
+        if len(items) == self.units:
+            size = self.units // share.shards
+            return list(items[share.shard * size : (share.shard + 1) * size])
+        items = items[: share.kept(len(items), batch_size, self.drop_last)]
         counts = share.counts(len(items), batch_size)
-        if len(items) < self.units and share.shards > 1:
+        if share.shards > 1:
             self.real[number] = share.real(counts, len(items))
         return share.part(counts, items, first) or None
 
@@ -261,6 +263,8 @@ class ShardedSampler(Sampler[Any]):
                 self.real[number] = real + (0,) * (share.shards - len(elements))
         elif len(elements) < share.shards:
             self.real[number] = (None,) * len(elements) + (0,) * (share.shards - len(elements))
+        if len(elements) == share.shards:
+            return elements[share.shard]
         counts = [1] * share.shards if share.even else [int(r < len(elements)) for r in range(share.shards)]
         part = share.part(counts, elements, first)
         return part[0] if part else None

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from ..logging import get_logger
 from ..utilities.nested import leaves
 from .rank_comparison import FACTS, facts_of_items
-from .seeds import host_state, mix, seeded, set_host_state
+from .seeds import Apart, mix, seed_host
 from .shards import Real, Share
 
 logger = get_logger(__name__)
@@ -163,17 +163,15 @@ class MarkedCollate:
 
 def _isolated(dataset: IterableDataset[Any], seed: int, size: int, offset: int, begun: Begun) -> Iterator[list[Any]]:
     """``size`` items at a time, drawn with their own generators."""
-    with seeded(seed):
+    apart = Apart(goes_on=True)
+    with apart:
+        seed_host(seed)
         stream = iter(dataset)
         begun.check(dataset, stream)
         next(islice(stream, offset, offset), None)  # skips so many
-        state = host_state()
     while True:
-        outside = host_state()
-        set_host_state(state)
-        items = list(islice(stream, size))
-        state = host_state()
-        set_host_state(outside)
+        with apart:
+            items = list(islice(stream, size))
         if not items:
             return
         yield items
