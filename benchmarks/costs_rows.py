@@ -270,7 +270,7 @@ ROWS: dict[str, Row] = {
         "bagua_async",
         WHOLE,
         Quantity("2 P (n-1)/n each 500 ms", None),
-        "buckets; as much again while it averages",
+        "buckets, and as much again if it averages just then",
         machines="each",
     ),
     "qadam": Row("`bagua_qadam`", "bagua_qadam", WHOLE, BYTEGRAD, BUCKETS, machines="each", qadam=True),
