@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils import cpp_extension
 
-from .conftest import run
+import torch_hal
+
+from .conftest import prepared, run
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(900)]  # DeepSpeed's operator may have to be compiled first
 
@@ -70,6 +75,28 @@ def test_another_number_of_processes_takes_it_up(out: Path) -> None:
     for what in ("weights", "stepped", "rates"):
         assert is_equal(saved[what], alone[what]), what
     assert set(alone["steps"]) == set(saved["steps"]) == {2.0}
+
+
+@pytest.mark.parametrize("folder_given", [False, True])
+def test_a_lock_that_a_killed_process_left_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder_given: bool
+) -> None:
+    """Torch waits for it without a limit. One that another process of the same run has just created is no reason."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    if folder_given:
+        monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    lock = Path(cpp_extension._get_build_directory("async_io", False)) / "lock"
+    lock.touch()
+    start()
+    os.utime(lock, (0, 0))
+    with pytest.warns(UserWarning, match=re.escape(f"{lock}: a process compiles DeepSpeed's operator async_io")):
+        start()
+
+
+def start() -> None:
+    with torch_hal.Runtime(accelerator="cpu", devices=1, strategy="deepspeed_stage_1") as runtime:
+        prepared(runtime)
 
 
 def test_consolidated_weights_are_the_models(out: Path) -> None:

@@ -6,9 +6,11 @@ import gc
 import importlib
 import logging
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +31,9 @@ PICKLED = frozenset(
     }
 )
 """What the engine writes into its files in addition to tensors and plain values."""
+
+LOCK_SECONDS = 60
+"""A lock that is older may be a killed process's. Other processes of the same run have just begun."""
 
 _ACCELERATOR = "DS_ACCELERATOR"
 _GROUPS = ("_WORLD_GROUP", "_ZERO_PARAM_INTRA_PARALLEL_GROUP", "_TENSOR_MODEL_PARALLEL_GROUP", "_MODEL_PARALLEL_GROUP")
@@ -76,7 +81,12 @@ def meet(local_rank: int, local_size: int, shared_memory_op: bool) -> Callable[[
 
     Returns:
         A function that releases the process group; call it after engines are released.
+
+    Warns:
+        UserWarning: Torch waits for a lock before it loads one of DeepSpeed's operators, without a time limit.
     """
+    if local_rank == 0:
+        _warn_of_locks()
     if not shared_memory_op:
         part("ops").__compatible_ops__["deepspeed_shm_comm"] = False
     # torch warns of deprecated collectives that DeepSpeed calls, thousands of times; users cannot change that.
@@ -95,6 +105,24 @@ def meet(local_rank: int, local_size: int, shared_memory_op: bool) -> Callable[[
         _forget()
 
     return leave
+
+
+def _warn_of_locks() -> None:
+    """A process that is killed while it compiles an operator leaves its lock, and the next ones would never start."""
+    extensions = os.environ.get("TORCH_EXTENSIONS_DIR")
+    folder = Path(extensions or importlib.import_module("torch.utils.cpp_extension").get_default_build_root())
+    for name in part("ops").__compatible_ops__:
+        for lock in folder.glob(f"{name}/lock" if extensions else f"*/{name}/lock"):
+            try:
+                is_old = time.time() - lock.stat().st_mtime > LOCK_SECONDS
+            except FileNotFoundError:  # released
+                continue
+            if is_old:
+                warnings.warn(
+                    f"{lock}: a process compiles DeepSpeed's operator {name}, or was killed while it did. Torch waits "
+                    "for that file to go before it loads the operator. If no process compiles, delete the file.",
+                    stacklevel=2,
+                )
 
 
 def load_file(path: str | os.PathLike[str], map_location: Any = None, mmap: bool = False) -> Any:
