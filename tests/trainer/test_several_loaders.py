@@ -184,7 +184,8 @@ def test_a_run_that_resumes_after_an_epochs_last_batch_draws_as_before(mode: Any
     measured: list[dict[str, float]] = []
     expected = run(1, None)
     assert_same(run(2, tmp_path / "c"), expected)
-    assert measured[0] and measured[:2] == measured[2:]
+    assert measured[0]
+    assert measured[:2] == measured[2:]
 
 
 @pytest.mark.parametrize("mode", ["own generator", None, "min_size", "max_size_cycle", "max_size", "sequential"])
