@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import CheckpointError, ConfigurationError, WrongTypeError, quoted
 from .loader import PreparedLoader
+from .shards import read_end
 
 Mode = Literal["min_size", "max_size_cycle", "max_size", "sequential"]
 
@@ -232,6 +233,15 @@ class PreparedCombined:
     def batches_taken(self) -> int:
         """How many batches of the newest pass have been handed out or skipped."""
         return self._taken
+
+    def leave_ended_pass(self) -> None:
+        """As :meth:`core.data.PreparedLoader.leave_ended_pass`: at its end, some loaders may have further batches."""
+        try:
+            is_at_end = self._pending is not None and self.batches_left == 0
+        except TypeError:
+            return
+        if is_at_end:
+            list(read_end(iter(self), self._taken))
 
     @property
     def end_of_dataloader(self) -> bool:

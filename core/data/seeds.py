@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from ..random import set_host_rng_state
+from ..random import get_host_rng_state, set_host_rng_state
 
 
 def mix(*numbers: int) -> int:
@@ -100,6 +100,8 @@ def replayed(
     Those whose state is ``None`` are left alone.
     """
     before = None if states is None else [generator.get_state() for generator in own]
+    if state is not None:  # NumPy's is absent if it was not imported there: it goes on from the process's own
+        state = {**get_host_rng_state(), **state}
     with nullcontext() if state is None else Apart():
         if state is not None:
             set_host_rng_state(state)
@@ -196,6 +198,7 @@ class _NumPyGenerator:
 
 
 _spare: list[Apart] = []
+"""Kept for the next batch: each new MT19937 asks the system for a seed first, whatever seed it is given."""
 
 
 def _set_python_and_torch(python: Any, host: Tensor) -> None:

@@ -98,7 +98,7 @@ class _Resolution:
         self._check_environment(environment, processes, num_nodes)
         for kind, default in DEFAULTS.items():
             self._choose(kind, getattr(strategy, f"default_{kind}", default))
-        self._check_supported(strategy, accelerator, world_size)
+        self._check_supported(strategy, accelerator, num_nodes, world_size)
         process_group_backend, process_group_reason = self._choose_process_group(strategy, accelerator, devices[0])
         return Plan(
             request=self.request.describe(),
@@ -200,7 +200,7 @@ class _Resolution:
         spec = self._default_strategy(accelerator, is_parallel=True)
         return not self.registry.load(spec).one_process_per_node
 
-    def _check_supported(self, strategy: Strategy, hardware: Accelerator, world_size: int) -> None:
+    def _check_supported(self, strategy: Strategy, hardware: Accelerator, num_nodes: int, world_size: int) -> None:
         name, accelerator = self.choices["strategy"].name, self.choices["accelerator"].name
         precision = self.choices["precision"].name
         spec: StrategySpec | None = self.specs.get("strategy")
@@ -217,16 +217,33 @@ class _Resolution:
                     f"strategy={name!r} does not support precision {precision!r}. Valid precisions: "
                     f"{quoted(facts.precisions)}."
                 )
-            low, high = facts.min_processes, facts.max_processes
-            if world_size < low or (high is not None and world_size > high):
-                valid = f"{low} or more" if high is None else str(low) if low == high else f"{low} to {high}"
-                raise ConfigurationError(
-                    f"strategy={name!r} does not support {world_size} process(es), which "
-                    f"{self.arguments['devices']} and {self.arguments['num_nodes']} give. Valid: {valid}."
-                )
+            self._check_processes(facts, strategy, num_nodes, world_size)
         check_able(hardware, self.parts["precision"], precision, world_size)
         if not is_made_for_accelerator:
             check_eager(hardware, name)
+
+    def _check_processes(
+        self, facts: Strategy | StrategySpec, strategy: Strategy, num_nodes: int, world_size: int
+    ) -> None:
+        low, high = facts.min_processes, facts.max_processes
+        if low <= world_size and (high is None or world_size <= high):
+            return
+        names = ("num_nodes",) if strategy.one_process_per_node else ("devices", "num_nodes")
+        asked = [str(self.arguments[name]) for name in names if not self.arguments[name].is_auto]
+        nearest = low if world_size < low or high is None else high
+        remedy = f"Set devices={nearest}" if num_nodes == 1 and "devices" in names else f"Use {nearest} in all"
+        if self.parts["cluster_environment"].creates_processes_externally:
+            given, remedy = f"the launcher has started {world_size}", f"Start {nearest}"
+        elif asked:
+            given = f"{' and '.join(asked)} {'asks' if len(asked) == 1 else 'ask'} for {world_size}"
+        else:
+            given = f"{self.arguments['devices']} means {world_size} here"
+        runs = f"{low} or more" if high is None else str(low) if low == high else f"{low} to {high}"
+        other = "use another strategy" if self.arguments["strategy"].is_auto else "set strategy='auto'"
+        raise ConfigurationError(
+            f"strategy={self.choices['strategy'].name!r} runs on {runs} process{'' if runs == '1' else 'es'}; {given}. "
+            f"{remedy}, or {other}."
+        )
 
     def _choose_launcher(
         self, strategy: Strategy, environment: ClusterEnvironment, processes: int, num_nodes: int

@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
-from core.data.seeds import Apart, seed_host, seeded
+from core.data.seeds import Apart, replayed, seed_host, seeded
+from core.random import get_host_rng_state, set_host_rng_state
+
+from .loaders import prepared
 
 GLOBAL: Any = np.random
 
@@ -75,6 +79,37 @@ def test_what_goes_on_draws_what_it_draws_in_one_piece() -> None:
         with seeded(3):
             draw()
     assert drawn == expected
+
+
+def test_a_state_without_numpys_leaves_numpy_its_own() -> None:
+    """As that of a checkpoint from before NumPy was imported."""
+    seed_host(7)
+    state = {name: value for name, value in get_host_rng_state().items() if name != "numpy"}
+    expected = draw()
+    seed_host(8)
+    of_numpy = draw()[-2:]
+    seed_host(8)
+    with replayed(state):
+        assert draw() == [*expected[:-2], *of_numpy]
+    assert draw()[-2:] == of_numpy
+
+
+def test_an_error_in_a_divided_stream_leaves_the_generators_as_they_were() -> None:
+    class Failing(IterableDataset[float]):
+        def __iter__(self) -> Iterator[float]:
+            for _ in range(6):
+                yield sum(draw())
+            raise OSError("the file ends here")
+
+    seed_host(7)
+    batches = iter(prepared(lambda: DataLoader(Failing(), batch_size=2), 2)[0])
+    next(batches)
+    state = get_host_rng_state()
+    with pytest.raises(OSError, match="the file ends here"):
+        list(batches)
+    expected = draw()
+    set_host_rng_state(state)
+    assert draw() == expected
 
 
 def test_numpys_memory_of_a_mersenne_twister_is_what_is_compared() -> None:

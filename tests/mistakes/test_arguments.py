@@ -63,7 +63,7 @@ MISTAKES: dict[str, Mistake] = {
         given(strategy=DDPStrategy), "strategy", "the class DDPStrategy", "an instance of Strategy"
     ),
     "strategy for one process": Mistake(
-        given(strategy="single_device", devices=2), "devices=2", "'single_device' does not support 2", "Valid: 1"
+        given(strategy="single_device", devices=2), "'single_device' runs on 1 process", "devices=2", "Set devices=1"
     ),
     "misspelt argument of a strategy": Mistake(
         lambda: DDPStrategy(find_unused_parameter=True),  # type: ignore[call-arg]

@@ -131,11 +131,16 @@ class Net(Module):
     def training_step(self, batch, batch_idx):
         return self.heads[0](self.layer(batch[0])).mean()
 
+    def on_train_epoch_start(self):
+        if sys.argv[1] == "added":
+            self.optimizers().add_param_group({"params": criterion.parameters()})
+
     def configure_optimizers(self):
-        return torch.optim.SGD([*self.layer.parameters(), *criterion.parameters()], lr=0.1)
+        parameters = [] if sys.argv[1] == "added" else criterion.parameters()
+        return torch.optim.SGD([*self.layer.parameters(), *parameters], lr=0.1)
 
 
-if sys.argv[1] == "Trainer":
+if sys.argv[1] != "Runtime":
     trainer = Trainer(accelerator="cpu", devices=2, max_epochs=1, logger=False, enable_checkpointing=False)
     trainer.fit(Net(), DataLoader(TensorDataset(torch.ones(4, 3)), batch_size=2))
 else:
@@ -144,14 +149,23 @@ else:
 """
 
 
+OUTSIDE_TOO = "model, criterion, optimizer = runtime.prepare(model, criterion, optimizer)"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("call", "subject"), [("Trainer", "configure_optimizers"), ("Runtime", "prepare")])
-def test_an_optimizer_of_parameters_that_are_not_the_modules(call: str, subject: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ("Trainer", ["configure_optimizers: SGD holds 2 parameter(s) that are not of the module", OUTSIDE_TOO]),
+        ("Runtime", ["prepare: SGD holds 2 parameter(s) that are not of the module that is trained", OUTSIDE_TOO]),
+        ("added", ["add_param_group: 2 parameter(s), of shape (1, 2), (1,), are of no model that was prepared"]),
+    ],
+)
+def test_an_optimizer_of_parameters_that_are_not_the_modules(call: str, says: list[str], tmp_path: Path) -> None:
     """Nothing would average their gradients. A list registers no layers; a loss with weights is a module."""
     (tmp_path / "train.py").write_text(OUTSIDE, "utf-8")
     ended = run_python("train.py", call, cwd=tmp_path, expect=1)
-    assert f"{subject}: SGD holds 2 parameter(s) that are not of the module that is trained" in ended.stderr
-    assert "model, criterion, optimizer = runtime.prepare(model, criterion, optimizer)" in ended.stderr
+    assert all(text in ended.stderr for text in says), ended.stderr
 
 
 EARLY = """

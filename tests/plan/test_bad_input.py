@@ -235,22 +235,22 @@ STRATEGIES: list[tuple[dict[str, Any], type[CoreError], tuple[str, ...]]] = [
     (
         {"strategy": "single_device", "devices": 2},
         ConfigurationError,
-        ("strategy='single_device' does not support 2 process(es)", "devices=2", "Valid: 1"),
+        ("strategy='single_device' runs on 1 process; devices=2 asks for 2. Set devices=1, or set strategy='auto'.",),
     ),
     (
         {"strategy": SingleDeviceStrategy(), "accelerator": "two"},
         ConfigurationError,
-        ("strategy='single_device' does not support 2 process(es)", "devices='auto'", "Valid: 1"),
+        ("strategy='single_device' runs on 1 process; devices='auto' means 2 here. Set devices=1, or",),
     ),
     (
         {"strategy": _FewStrategy(), "devices": 4, "accelerator": "cpu"},
         ConfigurationError,
-        ("strategy='_FewStrategy'", "devices=4", "Valid: 2 to 3"),
+        ("strategy='_FewStrategy' runs on 2 to 3 processes; devices=4 asks for 4. Set devices=3, or",),
     ),
     (
         {"strategy": _FewStrategy(), "devices": 1},
         ConfigurationError,
-        ("strategy='_FewStrategy'", "devices=1", "Valid: 2 to 3"),
+        ("runs on 2 to 3 processes; devices=1 asks for 1. Set devices=2, or",),
     ),
     (
         {"strategy": _IdleStrategy(), "devices": 2},

@@ -15,6 +15,7 @@ from .backends import TORCHRUN, TwoAccelerator, refuse
 pytestmark = pytest.mark.usefixtures("no_processes")
 
 TWO_MACHINES = {**TORCHRUN, "WORLD_SIZE": "4"}
+FIRST_OF_TWO = {"MASTER_ADDR": "h", "MASTER_PORT": "1", "NODE_RANK": "0"}
 
 ENVIRONMENTS: list[tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = [
     (TORCHRUN, {"devices": 3}, ("devices asks for 3 process(es)", "the launcher has started 2", "Set devices=2")),
@@ -34,7 +35,11 @@ ENVIRONMENTS: list[tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = [
         {"num_nodes": 1},
         ("num_nodes=1, but the launcher has started processes on 2 machine(s)", "Set num_nodes=2"),
     ),
-    (TORCHRUN, {"strategy": "single_device"}, ("strategy='single_device' does not support 2 process(es)", "Valid: 1")),
+    (
+        TORCHRUN,
+        {"strategy": "single_device"},
+        ("strategy='single_device' runs on 1 process; the launcher has started 2. Start 1, or set strategy='auto'.",),
+    ),
     (
         TORCHRUN,
         {"cluster_environment": "local"},
@@ -80,6 +85,16 @@ ENVIRONMENTS: list[tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = [
         {"MASTER_ADDR": "h", "MASTER_PORT": "1", "NODE_RANK": "2"},
         {"num_nodes": 2},
         ("NODE_RANK is 2", "num_nodes=2", "an integer from 0 to num_nodes - 1"),
+    ),
+    (
+        FIRST_OF_TWO,
+        {"num_nodes": 2, "strategy": "single_device"},
+        ("strategy='single_device' runs on 1 process; num_nodes=2 asks for 2. Use 1 in all, or set strategy='auto'.",),
+    ),
+    (
+        FIRST_OF_TWO,
+        {"num_nodes": 2, "devices": 2, "strategy": "single_device"},
+        ("runs on 1 process; devices=2 and num_nodes=2 ask for 4. Use 1 in all, or",),
     ),
     ({"NODE_RANK": "1"}, {}, ("NODE_RANK is 1", "num_nodes=1", "Set num_nodes to the number of machines")),
     ({"NODE_RANK": "one"}, {}, ("NODE_RANK is 'one'", "an integer ≥ 0")),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 from core import Callback, DataModule, Module, Trainer
 from core.data import CombinedLoader
@@ -138,6 +139,53 @@ def test_a_run_within_an_epoch_resumes_exactly(mode: Any, at: int, tmp_path: Pat
         return module
 
     assert_same(run(1, None), run(2, tmp_path / "c"))
+
+
+class Augmented(Dataset[Any]):
+    """Items that are drawn."""
+
+    def __init__(self, items: int) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return self.items
+
+    def __getitem__(self, index: int) -> Any:
+        inputs = index + torch.rand(6)
+        return inputs, inputs.sum().reshape(1)
+
+
+@pytest.mark.parametrize("mode", [None, "min_size", "max_size_cycle", "max_size", "sequential"])
+def test_a_run_that_resumes_after_an_epochs_last_batch_draws_as_before(mode: Any, tmp_path: Path) -> None:
+    """What is drawn at the end of a pass comes first: for further batches or by a sampler, then by the validation."""
+
+    class DrawsLast(RandomSampler):
+        def __iter__(self) -> Iterator[int]:
+            yield from super().__iter__()
+            torch.rand(())
+
+    class Save(Callback):
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.run.given_ckpt_path is None and trainer.current_epoch == 0:
+                trainer.save_checkpoint(tmp_path / "c")  # the last one stays
+
+        def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+            measured.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+    def run(seed: int, path: Path | None) -> Any:
+        seed_all(seed)
+        data, other = Augmented(20), DataLoader(Augmented(10), batch_size=4, shuffle=True)
+        first = DataLoader(data, batch_size=4, sampler=DrawsLast(data))
+        loaders = first if mode is None else CombinedLoader({"one": first, "other": other}, mode)
+        module = Both() if mode not in (None, "sequential") else Drawing()
+        quiet(max_epochs=2, callbacks=Save(), num_sanity_val_steps=0).fit(module, loaders, other, ckpt_path=path)
+        return module
+
+    measured: list[dict[str, float]] = []
+    expected = run(1, None)
+    assert_same(run(2, tmp_path / "c"), expected)
+    assert measured[0]
+    assert measured[:2] == measured[2:]
 
 
 @pytest.mark.parametrize("mode", ["own generator", None, "min_size", "max_size_cycle", "max_size", "sequential"])

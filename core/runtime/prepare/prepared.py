@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 from torch import nn
@@ -159,6 +159,44 @@ class PreparedObjects:
                     "prepared: add layers and adapters, resize embeddings, then call prepare."
                 )
 
+    def watch(self, optimizers: Iterable[Optimizer], num_processes: int, models: Iterable[nn.Module] = ()) -> Self:
+        """Have :meth:`check_newest_group` called on several processes, where ``add_param_group`` is torch's own.
+
+        Args:
+            optimizers: Whose groups are checked.
+            num_processes: How many there are.
+            models: Prepared ones that are not yet noted.
+        """
+        self.add(models)
+        for optimizer in optimizers if num_processes > 1 else ():
+            if type(optimizer).add_param_group is Optimizer.add_param_group:
+                vars(optimizer)["add_param_group"] = _CheckedGroups(optimizer, self)
+        return self
+
+    def check_newest_group(self, optimizer: Optimizer) -> None:
+        """Drop and reject the group that was added to ``optimizer``, if nothing reduces gradients of its parameters.
+
+        Raises:
+            ConfigurationError: It has parameters that no prepared model had when it was prepared.
+        """
+        models = [(model, self._parameters[model]) for model in self.of("models")]
+        reduced = {
+            id(each)
+            for model, before in models
+            for name, each in model.named_parameters()
+            if name in before or id(each) in before
+        }
+        new = [each for each in optimizer.param_groups[-1]["params"] if each.requires_grad and id(each) not in reduced]
+        if models and new:
+            optimizer.param_groups.pop()
+            raise ConfigurationError(
+                f"add_param_group: {len(new)} parameter(s), of shape "
+                f"{', '.join(str(tuple(each.shape)) for each in new[:5])}, are of no model that was prepared, or were "
+                "added to it since. Their gradients would not be reduced, and the processes would train different "
+                "ones. Create the layers before prepare or fit; or end this run there, and prepare the changed model "
+                "in another."
+            )
+
     def check_model(self, call: str, model: Any) -> None:
         """Check that ``model`` is a prepared one, or has one in it, as :func:`torch.compile` wraps it.
 
@@ -195,6 +233,20 @@ class PreparedObjects:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.optimizers, self.live = state["optimizers"], WeakSet()
         self.clear()
+
+
+class _CheckedGroups:
+    """``add_param_group`` of an optimizer, with a check as long as ``prepared`` lives and has models."""
+
+    def __init__(self, optimizer: Optimizer, prepared: PreparedObjects) -> None:
+        self._optimizer, self._prepared = ref(optimizer), ref(prepared)
+
+    def __call__(self, param_group: dict[str, Any]) -> None:
+        optimizer, prepared = self._optimizer(), self._prepared()
+        assert optimizer is not None  # whoever calls it has the optimizer
+        Optimizer.add_param_group(optimizer, param_group)
+        if prepared is not None:
+            prepared.check_newest_group(optimizer)
 
 
 def _kind_of(obj: Any) -> Kind | None:

@@ -242,6 +242,7 @@ class Preparing:
         prepared.given.add(optimizer)
         (optimizer,) = strategy.setup_optimizers([optimizer])
         prepared.given.add(optimizer)
+        prepared.watch([optimizer], strategy.world_size)
         prepared.optimizers[optimizer] = None
         if self._gradient_state.num_steps > 1:
             optimizer = AccumulatingOptimizer(optimizer, strategy, OptimizerGate(self._gradient_state, self._window))

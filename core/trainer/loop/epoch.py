@@ -87,6 +87,8 @@ class TrainingBatches:
         except TypeError:  # a stream
             own = math.inf
         self.num_batches = self._agree(own)
+        if progress.phase == "end":  # a resumed run, whose pass ended in the run before, maybe before its end was read
+            loader.leave_ended_pass()
 
     @property
     def is_last(self) -> bool:

@@ -18,6 +18,7 @@ from ...errors import ConfigurationError, quoted
 from ...logging import get_logger
 from ...random import get_rng_state, set_rng_state
 from ...runtime.checks import check_holds
+from ...runtime.prepare.prepared import PreparedObjects
 from ...runtime.prepare.wrappers import PreparedModule, needs_forward_context
 from ...strategies.training_step import TrainingStep, TrainingStepOptions
 from ...utilities.nested import map_tensors
@@ -95,6 +96,7 @@ class FitLoop:
         if not self.is_manual:
             check_holds(context.module, configured.optimizers, "configure_optimizers", strategy.world_size)
         optimizers = tuple(strategy.setup_optimizers(configured.optimizers)) if configured.optimizers else ()
+        self._reduced = PreparedObjects().watch(optimizers, strategy.world_size, [self.model])
         if self.validation is not None:
             self.validation.configure()
         self.optimization = attrs.evolve(configured, optimizers=optimizers)

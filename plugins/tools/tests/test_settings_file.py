@@ -97,7 +97,7 @@ def test_questions(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     times = {name: out.count(f"\n{name} [auto]: ") for name in VARIABLES}
     assert times == {"accelerator": 2, "strategy": 1, "precision": 2, "devices": 3, "num_nodes": 1}
     assert "accelerator: the hardware (cpu, " in out
-    for reason in ("Did you mean 'cpu'?", "precision='bf17'", "does not support 2 process(es)", "devices='two'"):
+    for reason in ("Did you mean 'cpu'?", "precision='bf17'", "runs on 1 process", "devices='two'"):
         assert reason in out
 
 
@@ -150,7 +150,7 @@ def _until(descriptor: int, text: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--strategy", "single_device", "--devices", "2"], "does not support 2 process(es)"),
+        (["--strategy", "single_device", "--devices", "2"], "runs on 1 process"),
         (["--strategy", "dpp"], "Did you mean 'ddp'?"),
         (["--num-nodes", "0"], "must be 'auto' or an integer ≥ 1"),
         (["--no-check", "--num-nodes", "0"], "must be 'auto' or an integer ≥ 1"),

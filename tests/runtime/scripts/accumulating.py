@@ -329,19 +329,27 @@ def refused() -> list[str]:
     return texts
 
 
-def changed_later() -> str:
-    """The error of an optimizer with parameters that the model got after ``prepare``."""
-    one = runtime(1)
+def changed_later() -> list[str]:
+    """The errors of optimizers with parameters that the model got after ``prepare``; and what they hold then."""
+    one, errors = runtime(1), []
     model: Any = one.prepare(network())
-    one.prepare(SGD(model.parameters(), lr=0.1))
+    optimizer = one.prepare(SGD(model[0].parameters(), lr=0.1))
+    optimizer.add_param_group({"params": model[2].parameters()})
     model.append(nn.Linear(2, 2))
-    try:
-        one.prepare(SGD(model.parameters(), lr=0.1))
-    except ConfigurationError as error:
-        return str(error)
-    finally:
-        one.teardown()
-    return ""
+    adds = (
+        lambda: one.prepare(SGD(model.parameters(), lr=0.1)),
+        lambda: optimizer.add_param_group({"params": model[3].parameters()}),
+        lambda: optimizer.add_param_group({"params": list(nn.Linear(3, 1).parameters())}),
+    )
+    for add in adds:
+        try:
+            add()
+        except ConfigurationError as error:
+            errors.append(str(error))
+    held = [sum(len(group["params"]) for group in optimizer.param_groups)]
+    one.teardown()
+    optimizer.add_param_group({"params": nn.Linear(3, 1).parameters()})  # the run has ended
+    return [*errors, *map(str, held)]
 
 
 def long_schedule() -> list[str]:
