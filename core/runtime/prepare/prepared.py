@@ -170,6 +170,7 @@ class PreparedObjects:
         self.add(models)
         for optimizer in optimizers if num_processes > 1 else ():
             if type(optimizer).add_param_group is Optimizer.add_param_group:
+                # Of the instance: another class would change its type, and a check in each step would cost time.
                 vars(optimizer)["add_param_group"] = _CheckedGroups(optimizer, self)
         return self
 
