@@ -9,17 +9,21 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch.distributed as dist
+from overhead_hands import ddp
 from overhead_task import AccumulatingLoop, Batch, HandWrittenLoop, MixedLoop, Task, sgd
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from core import Module, Runtime, Trainer
 
-__all__ = ["Contender", "contenders", "runtime", "trainer_bare"]
+__all__ = ["Contender", "contenders", "on_several_processes", "runtime", "trainer_bare"]
 
 
 @dataclass(frozen=True)
@@ -29,14 +33,16 @@ class Contender:
     Attributes:
         name: As the table calls it.
         train: Does the whole run; returns the network.
-        loop: The loop by hand that it is compared with.
+        loop: Gives the loop by hand that it is compared with.
         bar: Microseconds a step that it may take beyond that loop; ``None`` for no promise.
+        is_list: Whether its data is a list, as in :class:`Task`.
     """
 
     name: str
     train: Callable[[Task], nn.Module]
-    loop: type[HandWrittenLoop] = HandWrittenLoop
+    loop: Callable[[nn.Module, DataLoader[Any]], HandWrittenLoop] = HandWrittenLoop
     bar: float | None = None
+    is_list: bool = False
 
 
 def contenders() -> list[Contender]:
@@ -59,6 +65,14 @@ def contenders() -> list[Contender]:
         found.append(Contender("Accelerate", accelerate))
         found.append(Contender("Accelerate, accumulate", accelerate_accumulate, AccumulatingLoop))
     return found
+
+
+def on_several_processes() -> list[Contender]:
+    """Those that take a step at each batch, next to DistributedDataParallel: with a list, and with a class of data."""
+    alike = [replace(one, loop=ddp, bar=None) for one in contenders() if one.loop is HandWrittenLoop]
+    return [
+        replace(one, name=f"{one.name}, {data}", is_list=data == "list") for data in ("list", "class") for one in alike
+    ]
 
 
 def own_loop(task: Task, backward: Callable[[Tensor], Any], model: Any, optimizer: Any, loader: Any) -> None:
@@ -86,9 +100,14 @@ def accumulating_loop(task: Task, front: Any, model: Any, optimizer: Any, loader
 
 def plain(task: Task) -> nn.Module:
     """By hand."""
-    model = task.network()
-    own_loop(task, Tensor.backward, model, sgd(model), task.loader())
-    return model
+    network = task.network()
+    model: nn.Module = network
+    if task.processes > 1:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
+        model = DistributedDataParallel(network)
+    own_loop(task, Tensor.backward, model, sgd(network), task.loader(is_divided=True))
+    return network
 
 
 # -- torch-hal -----------------------------------------------------------------------------------------------------
@@ -158,7 +177,7 @@ def trainer_all_three(task: Task) -> nn.Module:
     """The Trainer with progress bar, a checkpoint each epoch, and the loss logged each step."""
     module = LoggedRegression(task.network())
     with tempfile.TemporaryDirectory() as directory:
-        trainer = Trainer(accelerator="cpu", devices=1, max_epochs=task.epochs, default_root_dir=directory)
+        trainer = Trainer(accelerator="cpu", devices=task.processes, max_epochs=task.epochs, default_root_dir=directory)
         trainer.fit(module, task.loader())
     return module.network
 
@@ -189,10 +208,15 @@ def fabric(task: Task) -> nn.Module:
     from lightning.fabric import Fabric
 
     network = task.network()
-    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric = Fabric(accelerator="cpu", devices=task.processes)
+    fabric.launch()
     model, optimizer = fabric.setup(network, sgd(network))
     own_loop(task, fabric.backward, model, optimizer, fabric.setup_dataloaders(task.loader()))
     return network
+
+
+OWN_SHARE = {"use_distributed_sampler": False}
+"""Lightning's Trainer would shuffle what a sampler of one's own gives."""
 
 
 def lightning_bare(task: Task) -> nn.Module:
@@ -200,8 +224,8 @@ def lightning_bare(task: Task) -> nn.Module:
     from lightning.pytorch import Trainer
 
     module = lightning_module(task, logged=False)
-    trainer = Trainer(accelerator="cpu", devices=1, max_epochs=task.epochs, barebones=True)
-    trainer.fit(module, task.loader())
+    trainer = Trainer(accelerator="cpu", devices=task.processes, max_epochs=task.epochs, barebones=True, **OWN_SHARE)
+    trainer.fit(module, task.loader(is_divided=True))
     network: nn.Module = module.network
     return network
 
@@ -214,13 +238,14 @@ def lightning_all_three(task: Task) -> nn.Module:
     with tempfile.TemporaryDirectory() as directory:
         trainer = Trainer(
             accelerator="cpu",
-            devices=1,
+            devices=task.processes,
             max_epochs=task.epochs,
             logger=False,
             enable_model_summary=False,
             default_root_dir=directory,
+            **OWN_SHARE,
         )
-        trainer.fit(module, task.loader())
+        trainer.fit(module, task.loader(is_divided=True))
     network: nn.Module = module.network
     return network
 

@@ -56,6 +56,8 @@ class Task(Dataset[Batch]):
         stretch: Steps between two turns.
         is_list: Whether front ends get the batches as a list. A data set of a class of one's own may draw random
             numbers, so that a prepared loader of several processes seeds each batch; a list cannot.
+        batch_size: Of the loader, whose items are batches already: ``None``, or 1 for front ends that can divide only
+            what torch collates.
     """
 
     def __init__(
@@ -67,12 +69,13 @@ class Task(Dataset[Batch]):
         processes: int = 1,
         stretch: int = 20,
         is_list: bool = False,
+        batch_size: int | None = None,
     ) -> None:
         self.epochs, self.steps, self.rank, self.processes = epochs, steps, rank, processes
         generator = torch.Generator().manual_seed(1)
         inputs = torch.randn(steps * processes, BATCH_SIZE, FEATURES, generator=generator)
         self._batches = list(zip(inputs, inputs.sum(2, keepdim=True).tanh(), strict=True))
-        self._is_list = is_list
+        self._is_list, self._batch_size = is_list, batch_size
         self._make_loop, self._stretch, self._turn_every = make_loop, stretch, stretch * processes
         self._loop: HandWrittenLoop | None = None
         self._turns: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
@@ -90,8 +93,8 @@ class Task(Dataset[Batch]):
         positions = range(self.rank if is_divided else 0, len(self), step)
         if self._is_list:
             turns: Any = [_Position(self, position) for position in positions]
-            return DataLoader(cast("Any", self._batches), batch_size=None, sampler=turns)
-        return DataLoader(self, batch_size=None, sampler=positions)
+            return DataLoader(cast("Any", self._batches), self._batch_size, sampler=turns)
+        return DataLoader(self, self._batch_size, sampler=positions)
 
     def __len__(self) -> int:
         return self.steps * self.processes
@@ -125,9 +128,9 @@ class Task(Dataset[Batch]):
     def _own_loader(self) -> DataLoader[Any]:
         batches: Any = self._batches
         if self.processes == 1:
-            return DataLoader(batches, batch_size=None)
+            return DataLoader(batches, self._batch_size)
         share = DistributedSampler[Any](batches, num_replicas=self.processes, rank=self.rank, shuffle=False)
-        return DataLoader(batches, batch_size=None, sampler=share)
+        return DataLoader(batches, self._batch_size, sampler=share)
 
     @property
     def _stretches(self) -> int:

@@ -1,4 +1,4 @@
-"""``benchmarks/gpu.py``, which people with a GPU run, works in small on a CPU."""
+"""Scripts of ``benchmarks/`` work in small: ``gpu.py`` on a CPU, and ``overhead.py`` on two processes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str, script: str = "gpu.py") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, SCRIPT, *arguments], cwd=folder, capture_output=True, text=True, timeout=390, check=False
+        [sys.executable, FOLDER / script, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=390,
+        check=False,
     )
 
 
@@ -47,3 +52,15 @@ def test_a_gpu_is_needed(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "--dry-run" in done.stderr
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.slow
+def test_overhead_on_two_processes(tmp_path: Path) -> None:
+    """The Runtime ends with the bits of DistributedDataParallel by hand, from a list and from a class of data."""
+    names = [f"{name}, {data}" for data in ("list", "class") for name in ("plain loop", "torch-hal Runtime")]
+    short = ("--processes", "2", "--rounds", "1", "--steps", "40", "--epochs", "2")
+    done = run(tmp_path, *short, "--only", *names, script="overhead.py")
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")][1:]
+    assert [row[0] for row in rows] == names
+    assert all(float(row[1]) > 0 for row in rows)
