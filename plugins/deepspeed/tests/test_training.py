@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch_hal_deepspeed import DeepSpeedStrategy
+from torch_hal_deepspeed.library import part
 
 import torch_hal
 
@@ -152,6 +156,61 @@ def test_schedulers_wait_where_the_engine_skips_a_step(stage: int, precision: st
                 skipped.append(runtime.optimizer_step_was_skipped)
     assert rates == [0.5, 0.5, 0.5, 0.25]
     assert skipped == [False, True, True, False]
+
+
+class Transposed(nn.Module):
+    """Has no parameters, and uses another part's."""
+
+    def __init__(self, other: nn.Linear) -> None:
+        super().__init__()
+        self.others = [other]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.others[0].weight
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_stage_3_gathers_for_parts_with_parameters_alone(trains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hooks do not run at activations. The model is plain torch's, also if such a part uses another's parameter."""
+    coordinator = part("runtime.zero.partitioned_param_coordinator").PartitionedParameterCoordinator
+    fetch, gathered = coordinator.fetch_sub_module, list[str]()
+
+    def noting(self: Any, each: nn.Module, forward: bool) -> None:
+        gathered.append(type(each).__name__)
+        fetch(self, each, forward)
+
+    monkeypatch.setattr(coordinator, "fetch_sub_module", noting)
+
+    def make() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        first = nn.Linear(4, 8)
+        own = nn.Sequential(first, nn.ReLU(inplace=True), nn.Linear(8, 8), nn.Sequential(nn.Tanh()), Transposed(first))
+        return own, torch.optim.SGD(own.parameters(), lr=0.1)
+
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer, backward: Any) -> list[float]:
+        losses = []
+        for step in range(4):
+            loss = model(torch.ones(3, 4) + step).square().mean()
+            if trains:
+                backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    expected = train(*make(), torch.autograd.backward)
+    config = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
+    strategy = DeepSpeedStrategy(stage=3, config=config)
+    with torch_hal.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
+        own, optimizer = make()
+        if trains:
+            model, optimizer = runtime.prepare(own, optimizer)
+        else:
+            model = runtime.prepare(own)
+        with nullcontext() if trains else torch.no_grad():
+            assert train(model, optimizer, runtime.backward) == pytest.approx(expected, rel=1e-5)
+    passes = 2 if trains else 1
+    assert Counter(gathered) == {"Sequential": 4 * passes, "Linear": 2 * 4 * passes}
 
 
 def test_it_is_quiet(loops: dict[str, Any]) -> None:
