@@ -2,7 +2,7 @@
 
     python benchmarks/overhead.py --check
     python benchmarks/overhead.py --write    # writes the table to docs/performance.md
-    python benchmarks/overhead.py --processes 2 --rounds 5 --steps 200 --epochs 4 --write
+    python benchmarks/overhead.py --processes 2 --rounds 4 --steps 200 --epochs 4 --write
 
 One process trains the same tiny network on the same batches with each installed front end, round after round. While a
 front end trains, the hand-written loop takes turns with it, some steps each: the figure is the difference of an epoch's
