@@ -114,15 +114,26 @@ def set_rng_state(state: dict[str, Any], accelerator: Accelerator, device: torch
 
 
 def get_host_rng_state() -> dict[str, Any]:
-    """The state of the host's generators: Python's, torch's, and numpy's if it is imported."""
+    """The state of the host's generators: Python's, torch's, and numpy's if it is imported.
+
+    Raises:
+        ConfigurationError: ``numpy.random`` draws from another bit generator than numpy's default.
+    """
     version, numbers, gauss = random.getstate()
     # A tensor is written, checked and read as one; a tuple's numbers one by one.
     packed = bytearray(struct.pack(f"{len(numbers)}q", *numbers))
     python = (version, torch.frombuffer(packed, dtype=torch.int64), gauss)
     state: dict[str, Any] = {"python": python, "torch": torch.get_rng_state()}
     if "numpy" in sys.modules:
-        name, keys, position, has_gauss, gauss = sys.modules["numpy"].random.get_state()
-        state["numpy"] = (name, torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(gauss))
+        numpy_state = sys.modules["numpy"].random.get_state(legacy=False)
+        name, inner, has_gauss = (numpy_state[key] for key in ("bit_generator", "state", "has_gauss"))
+        if name != "MT19937":
+            raise ConfigurationError(
+                f"numpy.random draws from {name}: its state cannot be saved. Leave its default, MT19937, and draw from "
+                "a numpy.random.Generator of your own."
+            )
+        keys = torch.from_numpy(inner["key"].astype("int64"))
+        state["numpy"] = (name, keys, int(inner["pos"]), int(has_gauss), float(numpy_state["gauss"]))
     return state
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from core.accelerators import CPUAccelerator
-from core.random import get_rng_state, seed_everything, set_rng_state
+from core.errors import ConfigurationError
+from core.random import get_host_rng_state, get_rng_state, seed_everything, set_rng_state
 
 CPU = torch.device("cpu")
 
@@ -41,3 +44,15 @@ def test_a_seed_is_logged_on_request(caplog: pytest.LogCaptureFixture) -> None:
         assert caplog.text == ""
         seed_everything(5, verbose=True)
     assert "the seed is 5" in caplog.text
+
+
+def test_another_bit_generator_of_numpy_is_an_error_that_says_what_to_do() -> None:
+    """Its state has other parts, and cannot be exchanged."""
+    numpy_random: Any = np.random  # its annotations lack both functions
+    before = numpy_random.get_bit_generator()
+    numpy_random.set_bit_generator(np.random.PCG64(0))
+    try:
+        with pytest.raises(ConfigurationError, match=r"^numpy\.random draws from PCG64: .*numpy\.random\.Generator"):
+            get_host_rng_state()
+    finally:
+        numpy_random.set_bit_generator(before)
