@@ -1,6 +1,6 @@
 """An unchanged training script: data that does not divide, checkpoints within epochs; with ``die`` rank 1 dies once.
 
-With ``slowly`` each process writes down the samples that it sees.
+With ``slowly`` each process writes down the samples that it sees, and the first machine does not begin alone.
 """
 
 import os
@@ -62,6 +62,8 @@ def main() -> None:
         enable_model_summary=False,
         logger=False,
     )
+    if "slowly" in sys.argv and os.environ["WORLD_SIZE"] == "1" and latest(checkpoints) is None:
+        signal.pause()  # until the second machine joins, however late: then this process is started again
     generator = torch.Generator().manual_seed(7)
     inputs = torch.randn(77, 5, generator=generator)
     data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
