@@ -413,7 +413,14 @@ def engines_python(session: nox.Session) -> str:
     session.run(*pip, "--no-deps", "--no-build-isolation", *projects)
     # DeepSpeed compiles operators when they are first used. One environment has nothing to do with another's.
     session.env["TORCH_EXTENSIONS_DIR"] = str(HERE / ".nox" / "engines" / "extensions")
+    session.run(python, "-c", COMPILE_OPERATOR)  # takes minutes, so it is in no test, which has a time limit
     return python
+
+
+@nox.session(venv_backend="none")
+def compile_engines(session: nox.Session) -> None:
+    """Create the environment of sessions deepspeed, strategies and estimates, in which engines are compiled."""
+    engines_python(session)
 
 
 @nox.session(venv_backend="none")
@@ -429,7 +436,6 @@ def deepspeed(session: nox.Session) -> None:
     """Run the plugin's tests on DeepSpeed itself."""
     python = engines_python(session)
     with session.chdir(HERE / "plugins" / "deepspeed"):
-        session.run(python, "-c", COMPILE_OPERATOR)  # takes minutes, so it is in no test, which has a time limit
         many_processes(
             session, python, "-m", "pytest", "-m", "not exhaustive", "-n", "2", "--dist", "loadfile", *session.posargs
         )
