@@ -44,14 +44,6 @@ ENGINES = ("bagua", "deepspeed", "fsdp", "horovod")
 """Plugins with strategies on a training engine."""
 BRIDGES = ("lightning", "accelerate", "fsdp", "bagua")
 """The plugins for other front ends, and those whose strategies these can run."""
-COMPILE_OPERATOR = """
-from torch_hal_deepspeed.library import import_deepspeed, part
-import_deepspeed("cpu")
-operator = part("ops.op_builder").AsyncIOBuilder()
-if operator.is_compatible(verbose=False):
-    operator.load()
-"""
-"""Compiles what DeepSpeed reads and writes a drive with, where libaio is installed."""
 SIMULATED = ("torch-acme", "stand-ins")
 """Projects in ``tests/vendor`` that simulate hardware and vendors' libraries in the plugins' tests."""
 LONGEST = ("devkit", "fsdp", "bagua", "cuda", "hpu")
@@ -411,16 +403,7 @@ def engines_python(session: nox.Session) -> str:
     session.run(*pip, *CONSTRAINTS, "--no-build-isolation", *deepspeed["project"]["dependencies"][1:])
     projects = [argument for name in ENGINES for argument in ("--editable", f"plugins/{name}")]
     session.run(*pip, "--no-deps", "--no-build-isolation", *projects)
-    # DeepSpeed compiles operators when they are first used. One environment has nothing to do with another's.
-    session.env["TORCH_EXTENSIONS_DIR"] = str(HERE / ".nox" / "engines" / "extensions")
-    session.run(python, "-c", COMPILE_OPERATOR)  # takes minutes, so it is in no test, which has a time limit
     return python
-
-
-@nox.session(venv_backend="none")
-def compile_engines(session: nox.Session) -> None:
-    """Create the environment of sessions deepspeed, strategies and estimates, in which engines are compiled."""
-    engines_python(session)
 
 
 @nox.session(venv_backend="none")

@@ -16,7 +16,8 @@ import torch_hal
 
 from .conftest import prepared, run
 
-pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(900)]  # DeepSpeed's operator may have to be compiled first
+# Those that use the drive are exhaustive: DeepSpeed compiles its operator first, which takes minutes on idle cores.
+pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,7 @@ def is_equal(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
 
 
+@pytest.mark.exhaustive
 def test_training_is_that_on_the_host(out: Path) -> None:
     """With optimizer, gradients and parameters on a drive, an epoch gives the same bits as with them in memory."""
     host, drive = kept(out, "whole-0"), kept(out, "killed-0")
@@ -59,6 +61,7 @@ def test_training_is_that_on_the_host(out: Path) -> None:
         assert is_equal(host[what], drive[what]), what
 
 
+@pytest.mark.exhaustive
 def test_a_killed_fit_is_resumed_in_new_processes(out: Path) -> None:
     """From what was saved at the first epoch's end, it gives the bits of the uninterrupted fit."""
     whole, resumed = kept(out, "whole-1"), kept(out, "resumed-1")
@@ -68,6 +71,7 @@ def test_a_killed_fit_is_resumed_in_new_processes(out: Path) -> None:
         assert is_equal(whole[what], resumed[what]), what
 
 
+@pytest.mark.exhaustive
 def test_another_number_of_processes_takes_it_up(out: Path) -> None:
     """One process loads what two have saved: weights, the optimizer's state, its steps, and each group's options."""
     saved, alone = kept(out, "loop"), kept(out, "alone")
@@ -99,6 +103,7 @@ def start() -> None:
         prepared(runtime)
 
 
+@pytest.mark.exhaustive
 def test_consolidated_weights_are_the_models(out: Path) -> None:
     """One file has all weights, of the part that is not trained too."""
     file = out / "weights.pt"

@@ -20,7 +20,7 @@ from .problem import OPTIONS, Classifier, loader
         ({"precision": "64-true"}, "64-true.*32-true"),
         ({"precision": "bf16-mixed"}, "bf16-mixed.*32-true"),
         ({"precision": "16-mixed"}, "16-mixed.*32-true"),
-        ({"num_nodes": 2}, "'ipu'.*2 process"),
+        ({"num_nodes": 2}, "'ipu' runs on 1 process; num_nodes=2 asks for 2"),
         ({"strategy": "ddp", "devices": 2}, "collectives.*from one process"),
         ({"devices": 5}, "devices=5 .*available: devices 0 to 3"),
         ({"devices": [1, 3]}, "poptorch itself chooses"),
